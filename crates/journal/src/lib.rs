@@ -1,0 +1,26 @@
+//! A durable log of opaque bytes.
+//!
+//! Owns the files of one journal directory: control file, segments, lock. Takes frames from any
+//! thread, gives each its [`Sequence`], writes them in groups on one thread, and publishes how
+//! far they are safe. Knows no rows, no network and no backend: payloads and attributes are
+//! bytes, and trimming is told to it.
+//!
+//! Read in the order a frame travels: [`Journal::append`] in `journal`, `buffer` (accepted,
+//! bounded), `writer` (one write, one sync, publish), `segments` (files), `format` (bytes); and
+//! back: `recover`, `scan`, `reader`. `offline` is for administrators, `file_system` is the seam
+//! all I/O goes through.
+
+pub mod file_system;
+pub mod format;
+
+mod error;
+mod journal;
+mod options;
+mod sequence;
+mod watermarks;
+
+pub use error::{AppendError, Disposition, InDoubt, JournalError};
+pub use journal::{Frame, FrameReader, Journal, JournalStats, Recovery};
+pub use options::{Durability, JournalOptions, PAYLOAD_BYTES_MAX};
+pub use sequence::Sequence;
+pub use watermarks::{Stopped, Watermarks};
