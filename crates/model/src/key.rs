@@ -1,0 +1,198 @@
+//! Canonical keys: equal bytes exactly when the backend calls the keys equal (R21).
+
+use crate::slot::SlotId;
+use crate::value::Value;
+use bytes::Bytes;
+
+/// Canonical bytes of a root key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RootKey(Bytes);
+
+/// Canonical bytes of a lookup key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LookupKey(Bytes);
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    #[error("key column {position} is NULL; key columns must have a value")]
+    Null { position: usize },
+    #[error("the stored key bytes are not a canonical key")]
+    Malformed,
+}
+
+impl RootKey {
+    /// Encodes key values, in the order of the root table's primary key.
+    pub fn encode(values: &[Value]) -> Result<Self, KeyError> {
+        encode(values).map(Self)
+    }
+
+    /// The key values, canonical (numeric without trailing zeros, char without padding).
+    pub fn decode(&self) -> Result<Vec<Value>, KeyError> {
+        decode(&self.0)
+    }
+
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+
+    pub fn slot(&self) -> SlotId {
+        SlotId::of_key(&self.0)
+    }
+}
+
+impl LookupKey {
+    pub fn encode(values: &[Value]) -> Result<Self, KeyError> {
+        encode(values).map(Self)
+    }
+
+    pub fn decode(&self) -> Result<Vec<Value>, KeyError> {
+        decode(&self.0)
+    }
+
+    pub fn from_bytes(bytes: Bytes) -> Self {
+        Self(bytes)
+    }
+
+    pub fn as_bytes(&self) -> &Bytes {
+        &self.0
+    }
+}
+
+// One tag byte per value, then its bytes; variable-length values carry a u32 length. The first
+// byte of a tag never changes meaning: keys are hashed into slots and stored in journals.
+const TAG_BOOL: u8 = 1;
+const TAG_INT: u8 = 2;
+const TAG_FLOAT8: u8 = 3;
+const TAG_TEXT: u8 = 4;
+const TAG_BYTES: u8 = 5;
+const TAG_UUID: u8 = 6;
+const TAG_DATE: u8 = 7;
+const TAG_TIME: u8 = 8;
+const TAG_TIMESTAMP: u8 = 9;
+const TAG_TIMESTAMPTZ: u8 = 10;
+const TAG_FLOAT4: u8 = 11;
+
+fn encode(values: &[Value]) -> Result<Bytes, KeyError> {
+    let mut out = Vec::with_capacity(values.len() * 9);
+    for (position, value) in values.iter().enumerate() {
+        match value {
+            Value::Null => return Err(KeyError::Null { position }),
+            Value::Bool(b) => out.extend([TAG_BOOL, u8::from(*b)]),
+            Value::Int(v) => fixed(&mut out, TAG_INT, &v.to_be_bytes()),
+            Value::Float4(v) => fixed(&mut out, TAG_FLOAT4, &canonical_f32(*v).to_be_bytes()),
+            Value::Float8(v) => fixed(&mut out, TAG_FLOAT8, &canonical_f64(*v).to_be_bytes()),
+            Value::Text(s) => sized(&mut out, TAG_TEXT, s.as_bytes()),
+            Value::Bytes(b) => sized(&mut out, TAG_BYTES, b),
+            Value::Uuid(u) => fixed(&mut out, TAG_UUID, u),
+            Value::Date(d) => fixed(&mut out, TAG_DATE, &d.to_be_bytes()),
+            Value::Time(t) => fixed(&mut out, TAG_TIME, &t.to_be_bytes()),
+            Value::Timestamp(t) => fixed(&mut out, TAG_TIMESTAMP, &t.to_be_bytes()),
+            Value::TimestampTz(t) => fixed(&mut out, TAG_TIMESTAMPTZ, &t.to_be_bytes()),
+        }
+    }
+    Ok(Bytes::from(out))
+}
+
+fn canonical_f32(v: f32) -> f32 {
+    if v.is_nan() {
+        f32::NAN
+    } else if v == 0.0 {
+        0.0
+    } else {
+        v
+    }
+}
+
+fn canonical_f64(v: f64) -> f64 {
+    if v.is_nan() {
+        f64::NAN
+    } else if v == 0.0 {
+        0.0
+    } else {
+        v
+    }
+}
+
+fn fixed(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.push(tag);
+    out.extend_from_slice(bytes);
+}
+
+fn sized(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
+    out.push(tag);
+    out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn decode(mut input: &[u8]) -> Result<Vec<Value>, KeyError> {
+    let mut values = Vec::new();
+    while let Some((tag, rest)) = input.split_first() {
+        input = rest;
+        let value = match *tag {
+            TAG_BOOL => Value::Bool(take::<1>(&mut input)? != [0]),
+            TAG_INT => Value::Int(i64::from_be_bytes(take(&mut input)?)),
+            TAG_FLOAT4 => Value::Float4(f32::from_be_bytes(take(&mut input)?)),
+            TAG_FLOAT8 => Value::Float8(f64::from_be_bytes(take(&mut input)?)),
+            TAG_TEXT => {
+                let text = take_sized(&mut input)?;
+                let text = std::str::from_utf8(text).map_err(|_| KeyError::Malformed)?;
+                Value::Text(text.into())
+            }
+            TAG_BYTES => Value::Bytes(take_sized(&mut input)?.into()),
+            TAG_UUID => Value::Uuid(take(&mut input)?),
+            TAG_DATE => Value::Date(i32::from_be_bytes(take(&mut input)?)),
+            TAG_TIME => Value::Time(i64::from_be_bytes(take(&mut input)?)),
+            TAG_TIMESTAMP => Value::Timestamp(i64::from_be_bytes(take(&mut input)?)),
+            TAG_TIMESTAMPTZ => Value::TimestampTz(i64::from_be_bytes(take(&mut input)?)),
+            _ => return Err(KeyError::Malformed),
+        };
+        values.push(value);
+    }
+    Ok(values)
+}
+
+fn take<const N: usize>(input: &mut &[u8]) -> Result<[u8; N], KeyError> {
+    let (head, rest) = input.split_first_chunk::<N>().ok_or(KeyError::Malformed)?;
+    *input = rest;
+    Ok(*head)
+}
+
+fn take_sized<'a>(input: &mut &'a [u8]) -> Result<&'a [u8], KeyError> {
+    let length = u32::from_be_bytes(take(input)?) as usize;
+    let (head, rest) = input.split_at_checked(length).ok_or(KeyError::Malformed)?;
+    *input = rest;
+    Ok(head)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_round_trip_and_nulls_are_refused() {
+        let values = vec![
+            Value::Int(-7),
+            Value::Text("é".into()),
+            Value::Uuid([9; 16]),
+            Value::Bytes([0, 255].into()),
+        ];
+        let key = RootKey::encode(&values).unwrap();
+        assert_eq!(key.decode().unwrap(), values);
+        assert_eq!(
+            RootKey::encode(&[Value::Int(1), Value::Null]),
+            Err(KeyError::Null { position: 1 })
+        );
+    }
+
+    #[test]
+    fn damaged_key_bytes_are_an_error_and_not_a_panic() {
+        for bytes in [&b"\x02\x00"[..], b"\x04\xff\xff\xff\xffabc", b"\x63", b"\x04\0\0\0\x01\xff"] {
+            let key = RootKey::from_bytes(Bytes::copy_from_slice(bytes));
+            assert_eq!(key.decode(), Err(KeyError::Malformed));
+        }
+    }
+}
