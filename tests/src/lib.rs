@@ -1,0 +1,3 @@
+//! Support library of the system tests.
+
+pub mod e2e;
