@@ -1,0 +1,181 @@
+//! The arguments and answers of a group's calls: plain values, no transport.
+
+use std::time::Duration;
+
+use cachetier_model::{
+    LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
+};
+use uuid::Uuid;
+
+/// How a caller names one cache instance.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeySelector {
+    Root(RootKey),
+    Lookup { lookup: LookupId, key: LookupKey },
+}
+
+/// Where a selected instance is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// `None`: no instance has this lookup key.
+    pub root: Option<RootKey>,
+    /// True: this node serves it (or is about to).
+    pub here: bool,
+    /// The node the topology gives it to.
+    pub owner: Option<NodeEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ReadCall {
+    pub key: KeySelector,
+    pub plan: ReadPlan,
+    /// Refuse an answer that went around the store.
+    pub no_bypass: bool,
+}
+
+/// Where an answer came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    Cache,
+    /// From the backend on a miss.
+    ReadThrough,
+    /// From the backend without the store: acknowledged writes of an absent owner may be missing.
+    Bypass,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadOutcome {
+    pub found: bool,
+    /// One entry per entry of the plan; per table of the schema for an empty plan.
+    pub tables: Vec<Vec<Row>>,
+    pub source: Source,
+}
+
+/// When a transaction is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AnswerWhen {
+    /// Durable here; what only the backend can decide waits for the backend.
+    #[default]
+    Durable,
+    /// Accepted by the backend.
+    Flushed,
+}
+
+#[derive(Clone, Debug)]
+pub struct TransactCall {
+    pub key: KeySelector,
+    pub transaction: Transaction,
+    pub answer: AnswerWhen,
+}
+
+/// A place in one node's journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    pub journal: Uuid,
+    pub sequence: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transacted {
+    pub position: Position,
+    /// Rows affected, per operation.
+    pub rows: Vec<u32>,
+}
+
+/// What waits for the backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BacklogFigures {
+    pub transactions: u64,
+    pub bytes: u64,
+    pub oldest: Duration,
+    pub flush_rows_per_second: f64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Released {
+    /// Free of backlog here, and refused from now on.
+    pub slots: SlotSet,
+    /// What is still to be flushed for the others; ask again.
+    pub backlog: BacklogFigures,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Drained {
+    pub backlog: BacklogFigures,
+    pub writes_stopped: bool,
+}
+
+/// Rows of one table, for load figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRowsFigure {
+    pub table: String,
+    pub rows: u64,
+    /// The backend's estimate; 0 when unknown.
+    pub expected_rows: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct BeginLoad {
+    pub load_id: String,
+    pub chunks_total: u32,
+    pub expected: Vec<TableRowsFigure>,
+}
+
+#[derive(Clone, Debug)]
+pub struct LoadBegun {
+    pub ticket: u64,
+    pub slots_needed: SlotSet,
+    pub topology_version: u64,
+    pub chunks_done: Vec<u32>,
+}
+
+/// What one chunk of a load did here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChunkOutcome {
+    pub inserted: u64,
+    /// Present or changed since: the cache has newer content.
+    pub skipped: u64,
+    /// Touched since the ticket and not present: read again under a new ticket.
+    pub broken: u64,
+    /// Not of this node's slots (any more).
+    pub foreign: u64,
+    pub chunk_done: bool,
+    pub stopped_by_memory: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TableDifference {
+    pub table: String,
+    pub rows: u64,
+    pub only_in_cache: u64,
+    pub only_in_backend: u64,
+    pub different: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CompareProgress {
+    pub instances: u64,
+    pub rows: u64,
+    /// Instances of the backend in this node's slots that are not loaded here; not a difference.
+    pub not_loaded: u64,
+    pub differences: u64,
+    pub tables: Vec<TableDifference>,
+    pub done: bool,
+    /// Estimate, 0 when unknown.
+    pub expected_instances: u64,
+}
+
+/// A refused transaction that waits for a decision.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RejectFigure {
+    pub id: u64,
+    pub node: String,
+    pub sequence: u64,
+    pub sqlstate: String,
+    pub table: String,
+    pub constraint: String,
+    pub message: String,
+    pub age: Duration,
+    /// Transactions of the same instance behind it.
+    pub following: u32,
+}

@@ -1,0 +1,110 @@
+//! What a node says about itself: phase, positions, figures, and problems with what to do.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+
+use crate::calls::{BacklogFigures, TableRowsFigure};
+
+/// Where a node is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Starting,
+    AwaitingTopology,
+    TakingSlots,
+    Serving,
+    Draining,
+    /// The journal cannot be trusted any more; the process must be replaced.
+    Latched,
+    /// Another writer has this journal or these tables; a human must decide.
+    Fenced,
+}
+
+/// Something wrong that somebody should know, with the cure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// CamelCase, e.g. `BackendUnreachable`.
+    pub reason: String,
+    /// What is wrong and what to do. No subscriber data, no secrets.
+    pub message: String,
+    /// True: serving is impaired.
+    pub degraded: bool,
+}
+
+impl Problem {
+    pub(crate) fn new(reason: &str, message: impl Into<String>, degraded: bool) -> Self {
+        Self { reason: reason.to_owned(), message: message.into(), degraded }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadFigures {
+    pub load_id: String,
+    pub chunks_done: u32,
+    pub chunks_total: u32,
+    pub tables: Vec<TableRowsFigure>,
+    pub inserted: u64,
+    pub skipped: u64,
+    pub rows_per_second: f64,
+    pub stopped_by_memory: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub node: String,
+    pub group: String,
+    pub group_uid: String,
+    pub journal: Uuid,
+    pub generation: u32,
+    pub phase: Phase,
+    pub ready: bool,
+    pub topology_version: u64,
+    pub slots_assigned: u32,
+    pub slots_serving: u32,
+    pub slots_covered: u32,
+    pub slots_leaving: u32,
+    pub backlog: BacklogFigures,
+    pub instances: u64,
+    pub memory_bytes: u64,
+    pub memory_capacity_bytes: u64,
+    pub journal_bytes: u64,
+    pub journal_capacity_bytes: u64,
+    pub rejects: u64,
+    pub oldest_reject_seconds: f64,
+    pub backend_reachable: bool,
+    pub problems: Vec<Problem>,
+    pub load: Option<LoadFigures>,
+    pub appended: u64,
+    pub durable: u64,
+    pub flushed: u64,
+    pub writes_stopped: bool,
+    pub schema_version: u64,
+}
+
+/// Counters since the process started, for metrics.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    pub reads_cache: u64,
+    pub reads_through: u64,
+    pub reads_bypass: u64,
+    pub writes: u64,
+    pub writes_refused: u64,
+    pub read_throughs_failed: u64,
+    pub slots_taken: u64,
+    pub slots_released: u64,
+    pub rejects: u64,
+    pub journal_syncs: u64,
+    pub journal_bytes_written: u64,
+    pub journal_sync_seconds: f64,
+}
+
+/// Why a group ended or must be ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Asked to.
+    Closed,
+    /// The journal failed; replace the process.
+    Latched(Arc<str>),
+    /// A background task ended that never should.
+    TaskEnded(&'static str),
+}
