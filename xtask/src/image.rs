@@ -1,0 +1,3 @@
+//! Container images without a container engine.
+
+pub mod archive;
