@@ -1,7 +1,7 @@
 //! Canonical keys: equal bytes exactly when the backend calls the keys equal (R21).
 
 use crate::slot::SlotId;
-use crate::value::Value;
+use crate::value::{Value, ValueError};
 use bytes::Bytes;
 
 /// Canonical bytes of a root key.
@@ -16,6 +16,10 @@ pub struct LookupKey(Bytes);
 pub enum KeyError {
     #[error("key column {position} is NULL; key columns must have a value")]
     Null { position: usize },
+    #[error("the key has {expected} columns, {given} values were given")]
+    Arity { expected: usize, given: usize },
+    #[error("key column {position}: {source}")]
+    Value { position: usize, source: ValueError },
     #[error("the stored key bytes are not a canonical key")]
     Malformed,
 }
@@ -190,7 +194,8 @@ mod tests {
 
     #[test]
     fn damaged_key_bytes_are_an_error_and_not_a_panic() {
-        for bytes in [&b"\x02\x00"[..], b"\x04\xff\xff\xff\xffabc", b"\x63", b"\x04\0\0\0\x01\xff"] {
+        for bytes in [&b"\x02\x00"[..], b"\x04\xff\xff\xff\xffabc", b"\x63", b"\x04\0\0\0\x01\xff"]
+        {
             let key = RootKey::from_bytes(Bytes::copy_from_slice(bytes));
             assert_eq!(key.decode(), Err(KeyError::Malformed));
         }

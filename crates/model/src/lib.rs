@@ -4,6 +4,7 @@
 //! Owns the vocabulary that every other crate speaks. Must never do IO, spawn tasks, or know
 //! Kubernetes, gRPC or SQL drivers; each of those converts to these types once, at its own edge.
 
+pub mod codec;
 pub mod instance;
 pub mod key;
 pub mod node_config;
@@ -22,4 +23,4 @@ pub use transaction::{
     ChangeKind, Comparison, Condition, Guard, Operation, ReadPlan, RowChange, TableRead,
     Transaction,
 };
-pub use value::{ColumnType, Value};
+pub use value::{ColumnType, Comparability, Value, ValueError};

@@ -3,7 +3,9 @@
 //! Produced by the write-through crate's catalog reader, consumed by everyone; persisted in the
 //! journal as JSON under its version (a digest of the content).
 
-use crate::value::ColumnType;
+use crate::instance::Row;
+use crate::key::{KeyError, LookupKey, RootKey};
+use crate::value::{ColumnType, Value};
 use serde::{Deserialize, Serialize};
 
 /// Index of a table in [`GroupSchema::tables`]; the root is 0.
@@ -99,6 +101,10 @@ pub struct Column {
     /// The backend fills it when an insert omits it. Such an insert is refused by the engine
     /// ("name the column"), because the cache could not know the value.
     pub has_default: bool,
+    /// Text columns: the column's collation orders by bytes (`C`, `POSIX`), so that `<` and `>`
+    /// mean the same here as in the backend. Where it does not, range comparisons are refused.
+    #[serde(default)]
+    pub orders_by_bytes: bool,
 }
 
 impl GroupSchema {
@@ -126,6 +132,37 @@ impl GroupSchema {
         xxhash_rust::xxh3::xxh3_64(&json)
     }
 
+    /// The key of the instance to which a row of the table belongs.
+    pub fn root_key_of_row(&self, table: TableId, row: &Row) -> Result<RootKey, KeyError> {
+        let table = self.table(table).ok_or(KeyError::Malformed)?;
+        RootKey::encode(&table.canonical(&table.root_key, row)?)
+    }
+
+    /// The lookup key of a root row; [`KeyError::Null`] when a column of it is NULL, which makes
+    /// the row invisible to this lookup.
+    pub fn lookup_key(&self, lookup: LookupId, root_row: &Row) -> Result<LookupKey, KeyError> {
+        let (root, lookup) =
+            self.root().zip(self.lookups.get(lookup)).ok_or(KeyError::Malformed)?;
+        LookupKey::encode(&root.canonical(&lookup.columns, root_row)?)
+    }
+
+    /// A root key from values given by a caller, in the order of the root's primary key.
+    pub fn encode_root_key(&self, values: &[Value]) -> Result<RootKey, KeyError> {
+        let root = self.root().ok_or(KeyError::Malformed)?;
+        RootKey::encode(&root.checked(&root.primary_key, values)?)
+    }
+
+    /// A lookup key from values given by a caller, in the order of the lookup's columns.
+    pub fn encode_lookup_key(
+        &self,
+        lookup: LookupId,
+        values: &[Value],
+    ) -> Result<LookupKey, KeyError> {
+        let (root, lookup) =
+            self.root().zip(self.lookups.get(lookup)).ok_or(KeyError::Malformed)?;
+        LookupKey::encode(&root.checked(&lookup.columns, values)?)
+    }
+
     /// The lookup declared over exactly these root columns.
     pub fn lookup_by_columns(&self, names: &[&str]) -> Option<LookupId> {
         let root = self.root()?;
@@ -146,5 +183,33 @@ impl TableSchema {
 
     pub fn column(&self, id: ColumnId) -> Option<&Column> {
         self.columns.get(id)
+    }
+
+    /// The primary key of a row, canonical: equal exactly when the backend calls the keys equal.
+    pub fn key_of(&self, row: &Row) -> Result<Vec<Value>, KeyError> {
+        self.canonical(&self.primary_key, row)
+    }
+
+    /// Canonical forms of some columns of a row.
+    pub fn canonical(&self, columns: &[ColumnId], row: &Row) -> Result<Vec<Value>, KeyError> {
+        let cell = |id: &ColumnId| {
+            let (column, value) = self.columns.get(*id).zip(row.get(*id))?;
+            Some(column.column_type.canonical_key(value))
+        };
+        columns.iter().map(|id| cell(id).ok_or(KeyError::Malformed)).collect()
+    }
+
+    fn checked(&self, columns: &[ColumnId], values: &[Value]) -> Result<Vec<Value>, KeyError> {
+        if columns.len() != values.len() {
+            return Err(KeyError::Arity { expected: columns.len(), given: values.len() });
+        }
+        let mut key = Vec::with_capacity(values.len());
+        for (position, (id, value)) in columns.iter().zip(values).enumerate() {
+            let column_type = &self.columns.get(*id).ok_or(KeyError::Malformed)?.column_type;
+            let value =
+                column_type.check(value).map_err(|source| KeyError::Value { position, source })?;
+            key.push(column_type.canonical_key(&value));
+        }
+        Ok(key)
     }
 }

@@ -48,7 +48,11 @@ pub enum TopologyError {
 
 impl Topology {
     /// A first topology that spreads the slots evenly over `nodes`.
-    pub fn initial(group: &str, epoch: Epoch, nodes: Vec<NodeEntry>) -> Result<Self, TopologyError> {
+    pub fn initial(
+        group: &str,
+        epoch: Epoch,
+        nodes: Vec<NodeEntry>,
+    ) -> Result<Self, TopologyError> {
         if nodes.is_empty() {
             return Err(TopologyError::NoNodes);
         }
