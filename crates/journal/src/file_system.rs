@@ -46,7 +46,7 @@ pub trait File: Send + Sync + std::fmt::Debug + 'static {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Reserves space up to `bytes`, reading as zeros, so that writing there needs no more.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
-    /// Cuts or extends the file.
+    /// Cuts the file; the new length survives a power cut when it returns.
     fn set_size(&self, bytes: u64) -> io::Result<()>;
     /// Makes the content, and the length where it changed, survive a power cut.
     fn sync_data(&self) -> io::Result<()>;

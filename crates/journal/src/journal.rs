@@ -1,15 +1,28 @@
 //! The handle: everything a caller can ask of an open journal.
-#![allow(clippy::unimplemented, unused_variables)] // signatures first; bodies follow
+//!
+//! Owns the writer thread's life: started by `open`, asked to finish by `close` or when the last
+//! handle is dropped. Never does I/O in `append`; what blocks says so.
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Instant;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::file_system::FileSystem;
-use crate::{AppendError, InDoubt, JournalError, JournalOptions, Sequence, Watermarks};
+use crate::format::control::{CONTROL_BYTES_MAX, encode_control};
+use crate::reader::FrameReader;
+use crate::shared::Shared;
+use crate::stats::JournalStats;
+use crate::writer::{JournalDriver, Turn};
+use crate::{
+    AppendError, InDoubt, JournalError, JournalOptions, Sequence, Stopped, Watermarks, open,
+};
 
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +34,7 @@ pub struct Frame {
 }
 
 /// What was found when the journal was opened.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
     /// True if the directory was empty and a new journal was made.
     pub created: bool,
@@ -35,50 +48,21 @@ pub struct Recovery {
     pub last: Sequence,
     /// Frames found.
     pub frames: u64,
-    /// Bytes of an unfinished write that were cut off.
+    /// Bytes of an unfinished write, with the unused space behind it, that were cut off.
     pub torn_bytes: u64,
 }
 
-/// Frames in order, read from the files.
-pub struct FrameReader {}
-
-impl Iterator for FrameReader {
-    type Item = Result<Frame, JournalError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        unimplemented!()
-    }
+/// An open journal. Cheap to clone; closed in order when the last clone is dropped.
+#[derive(Clone, Debug)]
+pub struct Journal {
+    inner: Arc<Inner>,
 }
 
-/// Figures for status and metrics.
-#[derive(Clone, Debug, Default)]
-pub struct JournalStats {
-    pub segments: usize,
-    /// Bytes of segment files on the volume, reserved space included.
-    pub bytes: u64,
-    pub capacity_bytes: u64,
-    /// Accepted and not yet written.
-    pub queued_bytes: usize,
-    pub appended: Sequence,
-    pub written: Sequence,
-    pub durable: Sequence,
-    pub synced: Sequence,
-    pub trimmed: Sequence,
-    pub frames_appended: u64,
-    pub bytes_written: u64,
-    pub commits: u64,
-    pub syncs: u64,
-    /// Time spent in syncs.
-    pub sync_nanos: u64,
-    /// Why frames are refused now; heals by itself.
-    pub blocked: Option<Arc<str>>,
-    /// Why the journal stopped for good.
-    pub latched: Option<Arc<str>>,
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
-
-/// An open journal. Cheap to clone; the files are let go when the last clone is dropped.
-#[derive(Clone)]
-pub struct Journal {}
 
 impl Journal {
     /// Opens the journal in `dir`, making one where there is none; takes the directory lock, cuts
@@ -88,66 +72,153 @@ impl Journal {
         dir: &Path,
         options: JournalOptions,
     ) -> Result<(Self, Recovery), JournalError> {
-        unimplemented!()
+        let (journal, recovery, driver) = Self::open_driven(fs, dir, options)?;
+        let thread = std::thread::Builder::new()
+            .name("journal-writer".to_owned())
+            .spawn(move || run(driver))
+            .map_err(|source| JournalError::Io {
+                act: "start the writer thread for",
+                path: dir.to_owned(),
+                source,
+            })?;
+        *journal.inner.thread.lock() = Some(thread);
+        Ok((journal, recovery))
+    }
+
+    /// As [`Journal::open`], but without a thread: the caller drives the writer turn by turn, with
+    /// its own clock.
+    pub fn open_driven(
+        fs: Arc<dyn FileSystem>,
+        dir: &Path,
+        options: JournalOptions,
+    ) -> Result<(Self, Recovery, JournalDriver), JournalError> {
+        let (driver, recovery) = open::open(fs, dir, options)?;
+        let inner = Inner { shared: driver.shared().clone(), thread: Mutex::new(None) };
+        Ok((Self { inner: Arc::new(inner) }, recovery, driver))
     }
 
     /// Identity of this journal, random at its creation.
     pub fn id(&self) -> Uuid {
-        unimplemented!()
+        self.inner.shared.journal_id
     }
 
     /// Accepts a frame and gives it its place. Never waits for I/O: copies the payload into the
     /// bounded group-commit buffer. In order: a call that returned earlier has the lower sequence.
     pub fn append(&self, kind: u8, payload: &[u8]) -> Result<Sequence, AppendError> {
-        unimplemented!()
+        self.inner.shared.buffer.append(kind, payload)
     }
 
     /// Last sequence that is durable at the configured level.
     pub fn durable(&self) -> Sequence {
-        unimplemented!()
+        self.inner.shared.durable()
     }
 
     /// Last sequence that survives a power cut; at most this may leave for the backend.
     pub fn synced(&self) -> Sequence {
-        unimplemented!()
+        self.inner.shared.synced()
     }
 
-    /// All positions, and every change of them.
+    /// All positions, and every change of them. `appended` is as of the last change of another.
     pub fn watch(&self) -> watch::Receiver<Watermarks> {
-        unimplemented!()
+        self.inner.shared.marks.subscribe()
     }
 
-    /// Returns once `sequence` is durable at the configured level.
+    /// Returns once `sequence` is durable at the configured level; in doubt if the journal stops
+    /// before. A sequence never given out is waited for until the journal stops.
     pub async fn wait_durable(&self, sequence: Sequence) -> Result<(), InDoubt> {
-        unimplemented!()
+        if self.durable() >= sequence {
+            return Ok(());
+        }
+        self.wait(sequence, |marks| marks.durable).await
     }
 
     /// Returns once `sequence` is synced, whatever the level.
     pub async fn wait_synced(&self, sequence: Sequence) -> Result<(), InDoubt> {
-        unimplemented!()
+        if self.synced() >= sequence {
+            return Ok(());
+        }
+        self.wait(sequence, |marks| marks.synced).await
+    }
+
+    async fn wait(
+        &self,
+        sequence: Sequence,
+        mark: impl Fn(&Watermarks) -> Sequence,
+    ) -> Result<(), InDoubt> {
+        let mut marks = self.watch();
+        let reached = marks
+            .wait_for(|marks| mark(marks) >= sequence || marks.stopped.is_some())
+            .await
+            .map(|marks| (mark(&marks) >= sequence, marks.stopped.clone()));
+        match reached {
+            Ok((true, _)) => Ok(()),
+            Ok((false, Some(Stopped::Latched(reason)))) => Err(InDoubt { reason }),
+            _ => Err(InDoubt { reason: "journal is closed".into() }),
+        }
     }
 
     /// Allows whole segments whose last sequence is at most `upto` to be dropped; the writer
-    /// thread does it. Never goes back.
+    /// thread does it. Never goes back, never past what is synced.
     pub fn trim(&self, upto: Sequence) {
-        unimplemented!()
+        let shared = &self.inner.shared;
+        if shared.trim_upto.fetch_max(upto.get(), Ordering::AcqRel) < upto.get() {
+            shared.buffer.signal();
+        }
     }
 
-    /// Frames from `from` on (inclusive) up to what is synced now. Blocks on reads; errors with
-    /// `Trimmed` if frames at or after `from` are gone.
+    /// Frames from `from` on (inclusive) up to what is synced now. Blocks on reads; `Trimmed` if
+    /// frames at or after `from` are gone already. To read what follows a position, pass it and
+    /// skip the first; to read all that is held, pass [`Sequence::ZERO`].
     pub fn read_from(&self, from: Sequence) -> Result<FrameReader, JournalError> {
-        unimplemented!()
+        let shared = &self.inner.shared;
+        let upto = shared.synced();
+        let (segments, trimmed) = {
+            let segments = shared.segments.lock();
+            (segments.holding(from), shared.marks.borrow().trimmed)
+        };
+        if from != Sequence::ZERO && from <= trimmed {
+            return Err(JournalError::Trimmed { from, trimmed });
+        }
+        FrameReader::open(shared.fs.as_ref(), &segments, from, upto)
     }
 
     /// A value of the control file.
     pub fn attribute(&self, key: &str) -> Option<Vec<u8>> {
-        unimplemented!()
+        self.inner.shared.control.lock().current().attributes.get(key).cloned()
     }
 
     /// Sets (or with `None` removes) attributes together; durable when it returns. Blocks on I/O:
-    /// call it from a blocking task.
+    /// call it from a blocking task. A failed sync latches the journal.
     pub fn set_attributes(&self, changes: &[(&str, Option<&[u8]>)]) -> Result<(), JournalError> {
-        unimplemented!()
+        let shared = &self.inner.shared;
+        let mut control = shared.control.lock();
+        match shared.marks.borrow().stopped.clone() {
+            Some(Stopped::Latched(reason)) => return Err(JournalError::Latched { reason }),
+            Some(Stopped::Closed) => return Err(JournalError::Closed),
+            None => {}
+        }
+        let mut next = control.current().clone();
+        for (key, value) in changes {
+            match value {
+                Some(value) => next.attributes.insert((*key).to_owned(), value.to_vec()),
+                None => next.attributes.remove(*key),
+            };
+        }
+        next.synced = next.synced.max(shared.synced());
+        let bytes = encode_control(&next).len();
+        if bytes > CONTROL_BYTES_MAX || changes.iter().any(|(key, _)| key.len() > 1024) {
+            let key = changes.first().map_or(String::new(), |(key, _)| (*key).to_owned());
+            let bytes_max = CONTROL_BYTES_MAX;
+            return Err(JournalError::ControlTooLarge { key, bytes, bytes_max });
+        }
+        let stored = control.store(next);
+        drop(control);
+        if let Err(JournalError::Io { act, path, source }) = &stored
+            && act.starts_with("sync")
+        {
+            shared.latch(&format!("cannot {act} {}: {source}", path.display()));
+        }
+        stored
     }
 
     /// Sets one attribute; durable when it returns. Blocks on I/O.
@@ -157,11 +228,52 @@ impl Journal {
 
     /// Figures now.
     pub fn stats(&self) -> JournalStats {
-        unimplemented!()
+        JournalStats::of(&self.inner.shared)
     }
 
-    /// Writes and syncs what was accepted, marks the journal clean, lets the files go.
+    /// Writes and syncs what was accepted, marks the journal clean, lets the directory go. Other
+    /// clones answer Closed from then on.
     pub async fn close(self) -> Result<(), JournalError> {
-        unimplemented!()
+        self.inner.shared.buffer.stop(Stopped::Closed);
+        let mut marks = self.watch();
+        let stopped = marks.wait_for(|marks| marks.stopped.is_some()).await;
+        match stopped.map(|marks| marks.stopped.clone()) {
+            Ok(Some(Stopped::Latched(reason))) => Err(JournalError::Latched { reason }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Inner {
+    /// The last handle: the writer finishes what was accepted before the directory is let go.
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.lock().take() else { return };
+        self.shared.buffer.stop(Stopped::Closed);
+        if thread.join().is_err() {
+            tracing::error!("journal writer thread ended unexpectedly");
+        }
+    }
+}
+
+/// Latches the journal should the writer thread unwind: nobody may wait for it any longer.
+struct LatchOnUnwind(Arc<Shared>);
+
+impl Drop for LatchOnUnwind {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.latch("journal writer thread ended unexpectedly");
+        }
+    }
+}
+
+fn run(mut driver: JournalDriver) {
+    let shared = driver.shared().clone();
+    let _guard = LatchOnUnwind(shared.clone());
+    loop {
+        match driver.turn(Instant::now()) {
+            Turn::Again => {}
+            Turn::Idle { for_frames, until } => shared.buffer.wait(for_frames, until),
+            Turn::Done => return,
+        }
     }
 }

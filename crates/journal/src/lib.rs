@@ -13,14 +13,28 @@
 pub mod file_system;
 pub mod format;
 
+mod buffer;
+mod control_file;
 mod error;
 mod journal;
+mod open;
 mod options;
+mod reader;
+mod recover;
+mod scan;
+mod segments;
 mod sequence;
+mod shared;
+mod stats;
 mod watermarks;
+mod window;
+mod writer;
 
 pub use error::{AppendError, Disposition, InDoubt, JournalError};
-pub use journal::{Frame, FrameReader, Journal, JournalStats, Recovery};
+pub use journal::{Frame, Journal, Recovery};
 pub use options::{Durability, JournalOptions, PAYLOAD_BYTES_MAX};
+pub use reader::FrameReader;
 pub use sequence::Sequence;
+pub use stats::JournalStats;
 pub use watermarks::{Stopped, Watermarks};
+pub use writer::{JournalDriver, Turn};

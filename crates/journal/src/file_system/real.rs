@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::io::Errno;
 
 use super::{DirectoryLock, File, FileSystem};
 
@@ -69,6 +70,19 @@ impl FileSystem for RealFileSystem {
 #[derive(Debug)]
 struct RealFile(fs::File);
 
+impl RealFile {
+    /// Reserves space on a file system that cannot allocate without writing.
+    fn write_zeros(&self, bytes: u64) -> io::Result<()> {
+        let zeros = [0; 64 << 10];
+        let mut at = self.size()?;
+        while at < bytes {
+            let step = (bytes - at).min(zeros.len() as u64) as usize;
+            at += self.write_at(zeros.get(..step).unwrap_or(&zeros), at)? as u64;
+        }
+        Ok(())
+    }
+}
+
 impl File for RealFile {
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
@@ -83,11 +97,15 @@ impl File for RealFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        Ok(fallocate(&self.0, FallocateFlags::empty(), 0, bytes)?)
+        match fallocate(&self.0, FallocateFlags::empty(), 0, bytes) {
+            Err(Errno::OPNOTSUPP) => self.write_zeros(bytes),
+            result => Ok(result?),
+        }
     }
 
     fn set_size(&self, bytes: u64) -> io::Result<()> {
-        self.0.set_len(bytes)
+        self.0.set_len(bytes)?;
+        self.0.sync_all()
     }
 
     fn sync_data(&self) -> io::Result<()> {

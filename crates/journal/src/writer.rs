@@ -1,0 +1,280 @@
+//! The writer: takes a chunk, writes it, syncs it, publishes it; keeps space ready; trims.
+//!
+//! Owns the active segment, the spare and the order of all changes to the directory after start.
+//! Works in turns without waiting, so that a thread (`journal`) or a simulator can drive it.
+//! Never retries a sync; a refused write into reserved space (volume full, read-only) is tried
+//! again, any other failed write or sync stops the journal for good.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::buffer::Chunk;
+use crate::error::{JournalError, is_no_room};
+use crate::file_system::{File, write_all_at};
+use crate::format::MARK_BYTES;
+use crate::format::frame::{Mark, Seed, encode_mark};
+use crate::recover::Tail;
+use crate::shared::{Counters, Shared};
+use crate::{Durability, Sequence, Stopped};
+
+mod housekeeping;
+
+/// Drives one journal. See [`crate::Journal::open_driven`].
+#[derive(Debug)]
+pub struct JournalDriver {
+    shared: Arc<Shared>,
+    seed: Seed,
+    /// What must happen on disk before the first frame is accepted; `None` once it did.
+    preparation: Option<Preparation>,
+    active: Option<Active>,
+    spare: Option<Arc<dyn File>>,
+    /// A chunk whose write was refused and will be tried again.
+    in_flight: Option<Chunk>,
+    written: Sequence,
+    synced: Sequence,
+    trimmed: Sequence,
+    /// Relaxed: when the written frames must begin to be synced.
+    sync_at: Option<Instant>,
+    /// Set while the volume refuses writes into reserved space: when to try again.
+    blocked_until: Option<Instant>,
+    /// When failed housekeeping (no space for a spare, control file busy) is tried again.
+    housekeep_at: Option<Instant>,
+    done: bool,
+}
+
+/// The segment being written.
+#[derive(Debug)]
+struct Active {
+    file: Arc<dyn File>,
+    path: PathBuf,
+    offset: u64,
+}
+
+/// Acts of `open` that a full volume can put off.
+#[derive(Debug)]
+pub(crate) struct Preparation {
+    /// The generation to make durable.
+    pub generation: u32,
+    pub leftovers: Vec<PathBuf>,
+    pub tail: Option<Tail>,
+}
+
+/// What a driver should do after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// There may be more to do at once.
+    Again,
+    /// Nothing to do before a frame or another request comes, or `until`.
+    Idle {
+        /// False while the volume refuses: more frames change nothing.
+        for_frames: bool,
+        until: Option<Instant>,
+    },
+    /// Closed or latched; never call again.
+    Done,
+}
+
+/// Why an act did not succeed.
+enum Failure {
+    /// The volume has no room or is read-only; may heal.
+    NoRoom(String),
+    /// Nothing can be relied on any more.
+    Fatal(String),
+}
+
+impl Failure {
+    fn of(error: &JournalError) -> Self {
+        match error {
+            JournalError::Io { act, path, source }
+                if !act.starts_with("sync") && is_no_room(source) =>
+            {
+                Self::NoRoom(format!("cannot {act} {}: {source}", path.display()))
+            }
+            JournalError::Io { act, path, source } => {
+                Self::Fatal(format!("cannot {act} {}: {source}", path.display()))
+            }
+            other => Self::Fatal(other.to_string()),
+        }
+    }
+}
+
+impl JournalDriver {
+    pub(crate) fn new(shared: Arc<Shared>, preparation: Preparation, last: Sequence) -> Self {
+        let seed = Seed::of(shared.journal_id);
+        let trimmed = shared.marks.borrow().trimmed;
+        Self {
+            shared,
+            seed,
+            preparation: Some(preparation),
+            active: None,
+            spare: None,
+            in_flight: None,
+            written: last,
+            synced: last,
+            trimmed,
+            sync_at: None,
+            blocked_until: None,
+            housekeep_at: None,
+            done: false,
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// One commit, or one piece of housekeeping. Blocks only on I/O.
+    pub fn turn(&mut self, now: Instant) -> Turn {
+        if self.done {
+            return Turn::Done;
+        }
+        let stopped = self.shared.buffer.figures().stopped;
+        let turn = match stopped {
+            Some(Stopped::Latched(_)) => Turn::Done,
+            stopped => self
+                .work(now, stopped.is_some())
+                .unwrap_or_else(|failure| self.fail(failure, now, stopped.is_some())),
+        };
+        self.done = turn == Turn::Done;
+        turn
+    }
+
+    fn work(&mut self, now: Instant, closing: bool) -> Result<Turn, Failure> {
+        if !closing {
+            if let Some(until) = self.blocked_until.filter(|until| now < *until) {
+                self.trim(now)?; // may be what makes room
+                return Ok(Turn::Idle { for_frames: false, until: Some(until) });
+            }
+            self.prepare()?;
+        }
+        if self.sync_at.is_some_and(|at| now >= at) {
+            self.sync()?;
+        }
+        let committed = self.commit(now)?;
+        if !closing {
+            self.housekeep(now)?;
+        }
+        if committed {
+            return Ok(Turn::Again);
+        }
+        if closing {
+            self.finish()?;
+            return Ok(Turn::Done);
+        }
+        let until = [self.sync_at, self.housekeep_at].into_iter().flatten().min();
+        Ok(Turn::Idle { for_frames: true, until })
+    }
+
+    fn fail(&mut self, failure: Failure, now: Instant, closing: bool) -> Turn {
+        match failure {
+            Failure::NoRoom(reason) if !closing => {
+                tracing::warn!(reason, "journal refuses writes until the volume has room");
+                self.shared.buffer.set_blocked(Some(reason.as_str().into()));
+                self.shared.publish(|_| {});
+                self.blocked_until = Some(now + self.shared.options.retry_interval);
+                Turn::Idle { for_frames: false, until: self.blocked_until }
+            }
+            Failure::NoRoom(reason) | Failure::Fatal(reason) => {
+                tracing::error!(reason, "journal latched");
+                self.shared.latch(&reason);
+                Turn::Done
+            }
+        }
+    }
+
+    /// Writes one chunk; at `Sync` syncs it too. False if there was none.
+    fn commit(&mut self, now: Instant) -> Result<bool, Failure> {
+        let Some(mut chunk) = self.in_flight.take().or_else(|| self.shared.buffer.take()) else {
+            return Ok(false);
+        };
+        if let Err(failure) = self.write(&mut chunk) {
+            self.in_flight = Some(chunk);
+            return Err(failure);
+        }
+        self.unblock();
+        let counters = &self.shared.counters;
+        Counters::add(&counters.commits, 1);
+        Counters::add(&counters.frames_written, chunk.frames);
+        Counters::add(&counters.bytes_written, chunk.bytes.len() as u64);
+        self.written = chunk.last;
+        if let Some(segment) = self.shared.segments.lock().newest_mut() {
+            segment.last = chunk.last;
+        }
+        self.shared.buffer.written(chunk.bytes);
+        match self.shared.options.durability {
+            Durability::Sync => self.sync()?,
+            Durability::Relaxed { interval } => {
+                self.sync_at.get_or_insert(now + interval);
+                let written = self.written;
+                self.shared.publish(|marks| {
+                    marks.written = written;
+                    marks.durable = written;
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    /// Puts the chunk behind the last one, in a new segment if this one has no room for it.
+    fn write(&mut self, chunk: &mut Chunk) -> Result<(), Failure> {
+        let segment_bytes = self.shared.options.segment_bytes;
+        let length = chunk.bytes.len() as u64;
+        if self.active.as_ref().is_none_or(|active| active.offset + length > segment_bytes) {
+            self.rotate(chunk.first)?;
+        }
+        let write_bytes = (chunk.bytes.len() - MARK_BYTES) as u32;
+        let mark = Mark { first: chunk.first, synced: self.synced, write_bytes };
+        if let Some(head) = chunk.bytes.get_mut(..MARK_BYTES) {
+            head.copy_from_slice(&encode_mark(self.seed, mark));
+        }
+        let Some(active) = &mut self.active else {
+            return Err(Failure::Fatal("no active segment after a rotation".to_owned()));
+        };
+        write_all_at(active.file.as_ref(), &chunk.bytes, active.offset).map_err(|source| {
+            Failure::of(&JournalError::Io { act: "write", path: active.path.clone(), source })
+        })?;
+        active.offset += length;
+        Ok(())
+    }
+
+    /// Syncs the active segment and publishes. A failure is final: the kernel may have dropped
+    /// the pages and would call a second sync a success.
+    fn sync(&mut self) -> Result<(), Failure> {
+        self.sync_at = None;
+        let Some(active) = &self.active else { return Ok(()) };
+        if self.synced < self.written {
+            let begun = Instant::now();
+            active.file.sync_data().map_err(|source| {
+                Failure::of(&JournalError::Io { act: "sync", path: active.path.clone(), source })
+            })?;
+            let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            Counters::add(&self.shared.counters.syncs, 1);
+            Counters::add(&self.shared.counters.sync_nanos, nanos);
+            self.synced = self.written;
+        }
+        let synced = self.synced;
+        self.shared.publish(|marks| {
+            marks.written = synced;
+            marks.durable = synced;
+            marks.synced = synced;
+        });
+        Ok(())
+    }
+
+    /// Frames are refused until the volume takes writes; the next turn tries.
+    pub(crate) fn refuse(&mut self, reason: &str) {
+        self.blocked_until = Some(Instant::now());
+        self.shared.buffer.set_blocked(Some(reason.into()));
+        self.shared.publish(|_| {});
+    }
+
+    /// The volume takes writes again.
+    fn unblock(&mut self) {
+        if self.blocked_until.take().is_some() {
+            self.shared.buffer.set_blocked(None);
+            self.shared.publish(|_| {});
+            tracing::info!("journal takes writes again");
+        }
+    }
+}
