@@ -9,8 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+mod faulty;
 mod real;
 
+pub use faulty::{Fault, FaultyFileSystem, Operation, PowerCut};
 pub use real::RealFileSystem;
 
 /// Held for as long as a directory is ours; dropping it lets go.

@@ -1,0 +1,7 @@
+//! What the journal promises, checked from outside.
+
+mod basics;
+mod faults;
+mod file_system;
+mod model;
+mod support;
