@@ -10,6 +10,8 @@ mod image;
 mod process;
 mod workspace;
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -25,8 +27,15 @@ enum Command {
     Cluster(cluster::ClusterArgs),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Args::parse().command {
+fn main() -> ExitCode {
+    let result = match Args::parse().command {
         Command::Cluster(args) => cluster::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

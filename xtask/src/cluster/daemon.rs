@@ -124,12 +124,13 @@ fn recorded(run: &RunDir, name: &str) -> Option<Recorded> {
     Some(Recorded { pid: words.next()?.parse().ok()?, started: words.next()?.parse().ok()? })
 }
 
-/// Holds the run folder for one command at a time; released when dropped.
+/// Holds the run folder for one command at a time; released when dropped. The lock is kept in the
+/// tool cache, so that a removed cluster leaves nothing where it was.
 pub fn lock(run: &RunDir) -> Result<File> {
-    let path = run.root().with_extension("lock");
-    if let Some(parent) = path.parent() {
-        fs::create_dir_all(parent)?;
-    }
+    let folder = crate::workspace::cache_dir().join("locks");
+    fs::create_dir_all(&folder)?;
+    let name = run.root().to_string_lossy().trim_start_matches('/').replace('/', "-");
+    let path = folder.join(name);
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
     file.lock().with_context(|| format!("locking {}", path.display()))?;
     Ok(file)

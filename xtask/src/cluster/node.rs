@@ -36,9 +36,13 @@ pub fn start(run: &RunDir, tools: &Tools, node: Node) -> Result<()> {
         fs::create_dir_all(run.node(node).join(folder))?;
     }
     cgroup::ensure(node)?;
-    configure(run, tools, node)?;
-    daemon::start(run, &containerd, &mut containerd_command(run, tools, node))?;
+    configure(run, node)?;
     let socket = run.containerd_socket(node);
+    if daemon::running(run, &containerd).is_none() {
+        // a socket that outlived its server would send the kubelet ahead too early
+        let _ = fs::remove_file(&socket);
+    }
+    daemon::start(run, &containerd, &mut containerd_command(run, tools, node))?;
     wait_until("containerd's socket", RUNTIME_LIMIT, || {
         Path::new(&socket).exists() || daemon::running(run, &containerd).is_none()
     })?;
@@ -67,8 +71,10 @@ pub fn await_ready(run: &RunDir, tools: &Tools) -> Result<()> {
     }
     ready?;
     for node in NODES {
-        let label = format!("{MEMORY_LABEL}={}", if node.memory_rich { "true" } else { "" });
-        let label = if node.memory_rich { label } else { format!("{MEMORY_LABEL}-") };
+        let label = match node.memory_rich {
+            true => format!("{MEMORY_LABEL}=true"),
+            false => format!("{MEMORY_LABEL}-"),
+        };
         kubectl.run(&["label", "--overwrite", "node", &node.name(), &label])?;
     }
     Ok(())
@@ -96,10 +102,14 @@ pub fn kill(run: &RunDir, node: Node) -> Result<()> {
     Ok(())
 }
 
-fn configure(run: &RunDir, tools: &Tools, node: Node) -> Result<()> {
+fn configure(run: &RunDir, node: Node) -> Result<()> {
     let folder = run.node(node);
     let write = |name: &str, content: String| {
         let path = folder.join(name);
+        // kube-proxy ends when its file is touched, even with the same content
+        if fs::read_to_string(&path).is_ok_and(|known| known == content) {
+            return Ok(());
+        }
         fs::write(&path, content).with_context(|| format!("writing {}", path.display()))
     };
     write("containerd.toml", containerd_config(run, node))?;
@@ -107,7 +117,6 @@ fn configure(run: &RunDir, tools: &Tools, node: Node) -> Result<()> {
     write("kubelet.json", kubelet_config(run, node).to_string())?;
     write("proxy.json", proxy_config(run, node).to_string())?;
     write("resolv.conf", format!("nameserver {DNS_SERVICE}\n"))?;
-    debug_assert!(tools.containerd_dir().is_absolute());
     Ok(())
 }
 
@@ -145,6 +154,7 @@ fn containerd_config(run: &RunDir, node: Node) -> String {
          [plugins.'io.containerd.cri.v1.runtime'.cni]\n\
          bin_dirs = ['/usr/lib/cni']\n\
          conf_dir = '{folder}/cni'\n\
+         use_internal_loopback = true\n\
          [{shim}]\n\
          runtime_type = 'io.containerd.runc.v2'\n\
          [{shim}.options]\n\

@@ -175,12 +175,27 @@ fn remove_fixed_leftovers(run: &RunDir) {
             }
         }
     }
+    remove_shim_sockets();
     for socket in ["kubelet.sock", "DEPRECATION", "kubelet_internal_checkpoint"] {
         let _ = fs::remove_file(Path::new("/var/lib/kubelet/device-plugins").join(socket));
     }
     for folder in FIXED_LEFTOVERS.iter().chain(&["/var/lib/cni/results", "/var/lib/cni"]) {
         let _ = fs::remove_dir(folder);
     }
+}
+
+/// The runtime's shims put their sockets at a fixed place; those that nobody listens on go.
+fn remove_shim_sockets() {
+    let folder = Path::new("/run/containerd/s");
+    let open = fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !open.lines().any(|line| line.ends_with(&*path.to_string_lossy())) {
+            let _ = fs::remove_file(path);
+        }
+    }
+    let _ = fs::remove_dir(folder);
+    let _ = fs::remove_dir("/run/containerd");
 }
 
 #[cfg(test)]
