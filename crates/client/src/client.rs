@@ -1,0 +1,221 @@
+//! The client: reads and transactions by key, wherever the instance lives.
+//!
+//! Owns the schema of the group, the router and a background task that follows the topology. The
+//! task ends with the last clone of the client.
+
+mod describe;
+mod watch;
+
+use crate::admin::AdminClient;
+use crate::channel::{Channels, NodeChannel};
+use crate::convert::{
+    read_answer_from_wire, read_to_wire, topology_from_wire, transact_answer_from_wire,
+    transact_to_wire,
+};
+use crate::error::ClientError;
+use crate::options::{Endpoint, Options};
+use crate::peer::PeerClient;
+use crate::request::{Key, Position, Read, ReadAnswer, Transact, TransactAnswer};
+use crate::retry::{Kind, pause};
+use crate::routing::Router;
+use crate::transport::{TcpTransport, Transport};
+use cachetier_model::{GroupSchema, SlotId, Topology};
+use cachetier_proto::v1;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::DropGuard;
+use tonic::{Request, Status};
+
+/// A connected client; clones share everything.
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    channels: Channels,
+    router: Arc<Router>,
+    schema: Arc<GroupSchema>,
+    group: String,
+    _watcher: DropGuard,
+}
+
+impl Client {
+    /// Asks the first reachable node for the group's tables and follows the topology from then on.
+    pub async fn connect(
+        seeds: impl IntoIterator<Item = Endpoint>,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        Self::connect_with(seeds, options, Arc::new(TcpTransport)).await
+    }
+
+    /// The same over another transport, such as a port-forward.
+    pub async fn connect_with(
+        seeds: impl IntoIterator<Item = Endpoint>,
+        options: Options,
+        transport: Arc<dyn Transport>,
+    ) -> Result<Self, ClientError> {
+        let seeds: Vec<Endpoint> = seeds.into_iter().collect();
+        let routing = options.routing;
+        let channels = Channels::with_transport(options, transport);
+        let described = describe::first_answer(&channels, &seeds).await?;
+        let router = Arc::new(Router::new(seeds, routing));
+        let watcher = watch::spawn(channels.clone(), router.clone());
+        let (schema, group) = (Arc::new(described.schema), described.group);
+        Ok(Self { inner: Arc::new(Inner { channels, router, schema, group, _watcher: watcher }) })
+    }
+
+    /// The tables of the group.
+    pub fn schema(&self) -> &Arc<GroupSchema> {
+        &self.inner.schema
+    }
+
+    /// `namespace/name` of the group.
+    pub fn group(&self) -> &str {
+        &self.inner.group
+    }
+
+    /// The newest topology seen.
+    pub fn topology(&self) -> Option<Arc<Topology>> {
+        self.inner.router.topology()
+    }
+
+    pub fn channels(&self) -> &Channels {
+        &self.inner.channels
+    }
+
+    /// Admin calls to one node.
+    pub fn admin(&self, endpoint: &Endpoint) -> AdminClient {
+        AdminClient::new(self.inner.channels.node(endpoint))
+    }
+
+    /// Node-to-node calls.
+    pub fn peer(&self, endpoint: &Endpoint) -> PeerClient {
+        PeerClient::new(self.inner.channels.node(endpoint))
+    }
+
+    /// The nodes of the topology, or the addresses given at connect while none is known.
+    pub fn nodes(&self) -> Vec<Endpoint> {
+        self.inner.router.all()
+    }
+
+    pub async fn read(&self, read: &Read) -> Result<ReadAnswer, ClientError> {
+        let wire = read_to_wire(read);
+        let timeout = self.inner.channels.options().read_timeout;
+        let call = |node: NodeChannel| {
+            let request = timed(wire.clone(), timeout);
+            async move { node.cache().read(request).await }
+        };
+        let (answer, _) = self.retried(Kind::Read, timeout, self.slot_of(&read.key), call).await?;
+        Ok(read_answer_from_wire(self.schema(), &read.tables, answer)?)
+    }
+
+    pub async fn transact(&self, transact: &Transact) -> Result<TransactAnswer, ClientError> {
+        let wire = transact_to_wire(transact);
+        let timeout = self.inner.channels.options().write_timeout;
+        let call = |node: NodeChannel| {
+            let request = timed(wire.clone(), timeout);
+            async move { node.cache().transact(request).await }
+        };
+        let slot = self.slot_of(&transact.key);
+        let (answer, _) = self.retried(Kind::Write, timeout, slot, call).await?;
+        Ok(transact_answer_from_wire(answer))
+    }
+
+    /// True once the position has reached the backend, false when the time ran out. The position's
+    /// journal belongs to one node; every node is asked until that one answers.
+    pub async fn wait_flushed(
+        &self,
+        position: &Position,
+        timeout: Duration,
+    ) -> Result<bool, ClientError> {
+        let wire = v1::WaitFlushedRequest {
+            position: Some(v1::Position {
+                journal: position.journal.clone(),
+                sequence: position.sequence,
+            }),
+            timeout_ms: timeout.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        let mut last = ClientError::NoNodes;
+        for endpoint in self.inner.router.all() {
+            let mut cache = self.inner.channels.node(&endpoint).cache();
+            let request = timed(wire.clone(), timeout + Duration::from_secs(5));
+            match cache.wait_flushed(request).await {
+                Ok(answer) => return Ok(answer.into_inner().flushed),
+                Err(status) => last = ClientError::from_status(&endpoint.address, status),
+            }
+        }
+        Err(last)
+    }
+
+    /// The slot of a root key; a lookup key's instance is found by the nodes.
+    fn slot_of(&self, key: &Key) -> Option<SlotId> {
+        match key {
+            Key::Root(values) => self.inner.schema.encode_root_key(values).ok().map(|k| k.slot()),
+            Key::Lookup { .. } => None,
+        }
+    }
+
+    async fn retried<T, F, C>(
+        &self,
+        kind: Kind,
+        timeout: Duration,
+        slot: Option<SlotId>,
+        call: C,
+    ) -> Result<(T, Endpoint), ClientError>
+    where
+        C: Fn(NodeChannel) -> F,
+        F: Future<Output = Result<tonic::Response<T>, Status>>,
+    {
+        let deadline = Instant::now() + self.inner.channels.options().retry_for;
+        let mut failed: Option<Endpoint> = None;
+        for attempt in 0.. {
+            let node = self.choose(slot, failed.as_ref()).ok_or(ClientError::NoNodes)?;
+            let answered = tokio::time::timeout(timeout, call(self.inner.channels.node(&node)));
+            let status = match answered.await {
+                Ok(Ok(answer)) => return Ok((answer.into_inner(), node)),
+                Ok(Err(status)) => status,
+                Err(_) => Status::deadline_exceeded(format!("no answer within {timeout:?}")),
+            };
+            let error = ClientError::from_status(&node.address, status);
+            let learned = self.learn(&error);
+            let Some(pause) = pause(kind, attempt, &error) else { return Err(error) };
+            if Instant::now() + pause >= deadline {
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            // Ask the owner again once a newer topology names it; somebody else otherwise.
+            failed = (!learned).then_some(node);
+        }
+        Err(ClientError::NoNodes)
+    }
+
+    fn choose(&self, slot: Option<SlotId>, failed: Option<&Endpoint>) -> Option<Endpoint> {
+        let owner = slot.and_then(|s| self.inner.router.owner(s));
+        match owner {
+            Some(owner) if failed != Some(&owner) => Some(owner),
+            _ => self.inner.router.any(failed),
+        }
+    }
+
+    /// Takes over the topology a refusal carries; true when it did.
+    fn learn(&self, error: &ClientError) -> bool {
+        let offered = error.refusal().and_then(|r| r.detail.topology.as_ref());
+        match offered.map(topology_from_wire) {
+            Some(Ok(topology)) => {
+                self.inner.router.learn(topology);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A request that tells the server how long this side waits.
+fn timed<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
+}
