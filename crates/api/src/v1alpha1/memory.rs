@@ -1,0 +1,85 @@
+//! Where and how much a node keeps in memory.
+
+use crate::ByteSize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Memory of each node.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [
+        {"rule": "quantity(string(self.capacity)).compareTo(quantity('16Mi')) >= 0", "message": "spec.memory.capacity must be at least 16Mi"}
+    ]))]
+pub struct Memory {
+    /// Auto: hosts with persistent memory are preferred, and the status says when none was used.
+    /// MemoryMode: only hosts labelled for persistent memory. DRAM: any host.
+    #[schemars(extend("x-kubernetes-validations" = [
+        {"rule": "self != 'AppDirect' && self != 'CXL'", "message": "spec.memory.medium: AppDirect and CXL are not supported by this version; use Auto, DRAM or MemoryMode"}
+    ]))]
+    pub medium: Medium,
+    /// Budget of the store. Loads stop and writes are refused before it is exceeded; the pod asks
+    /// for this plus what the node needs around it.
+    pub capacity: ByteSize,
+    /// Prefer: transparent huge pages where the host has them. Never: not even those.
+    #[schemars(extend("x-kubernetes-validations" = [
+        {"rule": "self != 'Require'", "message": "spec.memory.hugePages: Require is not supported by this version; use Prefer or Never"}
+    ]))]
+    pub huge_pages: HugePages,
+    #[schemars(extend("x-kubernetes-validations" = [
+        {"rule": "self == 'Never'", "message": "spec.memory.eviction: only Never is supported by this version"}
+    ]))]
+    pub eviction: Eviction,
+}
+
+/// Kind of memory.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    #[default]
+    Auto,
+    #[serde(rename = "DRAM")]
+    Dram,
+    MemoryMode,
+    AppDirect,
+    #[serde(rename = "CXL")]
+    Cxl,
+}
+
+impl Medium {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "Auto",
+            Self::Dram => "DRAM",
+            Self::MemoryMode => "MemoryMode",
+            Self::AppDirect => "AppDirect",
+            Self::Cxl => "CXL",
+        }
+    }
+}
+
+/// Use of huge pages.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    #[default]
+    Prefer,
+    Require,
+    Never,
+}
+
+/// What may leave memory to make room.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    #[default]
+    Never,
+    Clean,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            medium: Medium::default(),
+            capacity: crate::quantity::gibibytes(1),
+            huge_pages: HugePages::default(),
+            eviction: Eviction::default(),
+        }
+    }
+}
