@@ -1,0 +1,191 @@
+//! The driver: clients that send the mix to a target and measure every attempt.
+//!
+//! Closed loop by default. With a rate, each client has its own schedule and latency counts from
+//! the intended send time, so that a stall is not hidden by the requests it kept from being sent.
+
+use crate::population::Population;
+use crate::report::{Machine, Report, TransactionReport};
+use crate::self_check::HIT_RATE_TOLERANCE_POINTS;
+use crate::target::{Outcome, Target};
+use crate::traffic::{Keys, Kind, Traffic};
+use anyhow::{Context, Result};
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Longest latency recorded; a longer one counts as this.
+const LATENCY_MAX_NS: u64 = 120_000_000_000;
+
+/// Pause of a client after a failed attempt, so that a dead target is not hammered.
+const FAILURE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Running the mix itself replaces loaded forwardings by inserted ones, which lets the share of
+/// facilities with a late forwarding grow by up to one point on the hottest subscribers.
+const DRIFT_POINTS: f64 = 1.0;
+
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    pub population: Population,
+    pub keys: Keys,
+    pub uniform: bool,
+    pub seed: u64,
+    pub duration: Duration,
+    /// Sent and not measured.
+    pub ramp: Duration,
+    /// All clients together, transactions per second.
+    pub rate: Option<f64>,
+}
+
+/// What one client measured.
+struct Measured {
+    latencies_ns: Vec<Histogram<u64>>,
+    hits: [u64; 7],
+    failures: BTreeMap<String, u64>,
+}
+
+impl Measured {
+    fn new() -> Result<Self> {
+        let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3);
+        let latencies_ns = (0..7).map(|_| histogram()).collect::<Result<_, _>>()?;
+        Ok(Self { latencies_ns, hits: [0; 7], failures: BTreeMap::new() })
+    }
+
+    fn record(&mut self, kind: Kind, outcome: Outcome, latency: Duration) {
+        match outcome {
+            Outcome::Failed(class) => *self.failures.entry(class).or_default() += 1,
+            Outcome::Hit | Outcome::Miss => {
+                if let Some(histogram) = self.latencies_ns.get_mut(kind.index()) {
+                    histogram.saturating_record(latency.as_nanos() as u64);
+                }
+                if let Some(hits) = self.hits.get_mut(kind.index()) {
+                    *hits += u64::from(outcome == Outcome::Hit);
+                }
+            }
+        }
+    }
+
+    fn merge(&mut self, other: Measured) -> Result<()> {
+        for (mine, theirs) in self.latencies_ns.iter_mut().zip(&other.latencies_ns) {
+            mine.add(theirs).context("histograms of one run must have the same bounds")?;
+        }
+        self.hits.iter_mut().zip(other.hits).for_each(|(mine, theirs)| *mine += theirs);
+        for (class, count) in other.failures {
+            *self.failures.entry(class).or_default() += count;
+        }
+        Ok(())
+    }
+}
+
+/// Runs one client per target and reports.
+pub async fn run(options: &RunOptions, name: &str, targets: Vec<Target>) -> Result<Report> {
+    let threads = targets.len();
+    let measured_from = Instant::now() + options.ramp;
+    let until = measured_from + options.duration;
+    let interval = options.rate.map(|rate| Duration::from_secs_f64(threads as f64 / rate));
+    let clients: Vec<_> = targets
+        .into_iter()
+        .enumerate()
+        .map(|(number, target)| {
+            let traffic =
+                Traffic::new(options.population, options.keys, options.seed, number as u64);
+            let offset = interval.map(|i| i.mul_f64(number as f64 / threads as f64));
+            let client = Client { target, traffic, interval, measured_from, until };
+            tokio::spawn(client.run(offset.unwrap_or_default()))
+        })
+        .collect();
+    let mut total = Measured::new()?;
+    for client in clients {
+        total.merge(client.await??)?;
+    }
+    Ok(report(options, name, threads, total))
+}
+
+struct Client {
+    target: Target,
+    traffic: Traffic,
+    interval: Option<Duration>,
+    measured_from: Instant,
+    until: Instant,
+}
+
+impl Client {
+    async fn run(mut self, offset: Duration) -> Result<Measured> {
+        let mut measured = Measured::new()?;
+        let mut intended = Instant::now() + offset;
+        loop {
+            match self.interval {
+                Some(_) => tokio::time::sleep_until(intended).await,
+                None => intended = Instant::now(),
+            }
+            if intended >= self.until {
+                return Ok(measured);
+            }
+            let kind = self.traffic.next_kind();
+            let (_, input) = self.traffic.next_input(kind);
+            let outcome = self.target.execute(&input).await;
+            let latency = intended.elapsed();
+            let failed = matches!(outcome, Outcome::Failed(_));
+            if intended >= self.measured_from {
+                measured.record(kind, outcome, latency);
+            }
+            if failed {
+                tokio::time::sleep(FAILURE_PAUSE).await;
+            }
+            intended += self.interval.unwrap_or_default();
+        }
+    }
+}
+
+fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> Report {
+    let transactions: Vec<TransactionReport> = Kind::ALL
+        .into_iter()
+        .zip(&total.latencies_ns)
+        .zip(total.hits)
+        .map(|((kind, latencies), hits)| TransactionReport::new(kind, latencies, hits))
+        .collect();
+    let seconds = options.duration.as_secs_f64();
+    let count: u64 = transactions.iter().map(|t| t.count).sum();
+    let sum_ms: f64 = transactions.iter().map(|t| t.mean_ms * t.count as f64).sum();
+    let void = hit_rate_failure(&transactions);
+    Report {
+        target: name.to_owned(),
+        threads,
+        seconds,
+        rate: options.rate,
+        subscribers: options.keys.subscribers,
+        uniform: options.uniform,
+        seed: options.seed,
+        throughput: count as f64 / seconds,
+        mean_of_seven_ms: transactions.iter().map(|t| t.mean_ms).sum::<f64>() / 7.0,
+        mix_weighted_mean_ms: sum_ms / count.max(1) as f64,
+        transactions,
+        failures: total.failures,
+        void,
+        self_check: None,
+        machine: Machine::here(),
+        backend_settings: BTreeMap::new(),
+    }
+}
+
+/// A run whose hit rates are not the workload's did not run the workload. The allowance is the
+/// self-check's, the drift, and four standard errors of the sample.
+fn hit_rate_failure(transactions: &[TransactionReport]) -> Option<String> {
+    let wrong: Vec<String> = transactions
+        .iter()
+        .filter(|t| {
+            let p = t.expected_hit_rate_percent / 100.0;
+            let noise = 400.0 * (p * (1.0 - p) / t.count.max(1) as f64).sqrt();
+            let allowed = HIT_RATE_TOLERANCE_POINTS + DRIFT_POINTS + noise;
+            t.count == 0 || (t.hit_rate_percent - t.expected_hit_rate_percent).abs() > allowed
+        })
+        .map(|t| match t.count {
+            0 => format!("{} never succeeded", t.name),
+            _ => format!(
+                "{} found {:.1} % instead of {:.1} %",
+                t.name, t.hit_rate_percent, t.expected_hit_rate_percent
+            ),
+        })
+        .collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
+}
