@@ -1,0 +1,106 @@
+//! Claims at a process start and takeovers of slots (R8, R9, R14).
+
+use cachetier_model::node_config::GroupIdentity;
+use cachetier_model::{RootKey, SlotSet};
+
+/// A process start claims its journal.
+#[derive(Clone, Debug)]
+pub struct ClaimRequest {
+    pub group: GroupIdentity,
+    pub node: String,
+    /// Identity of the journal.
+    pub journal: String,
+    /// The token the journal holds; `None` when it never claimed.
+    pub held_token: Option<u64>,
+    /// A nonce that is **durable in the journal before this call**, and is renewed only after a
+    /// claim's token was stored. It tells a claim of ours whose answer was lost from a claim by a
+    /// copy of the volume.
+    pub attempt: String,
+    /// Lanes wanted for a first claim; an existing lane map is answered as it is.
+    pub lanes: u16,
+    /// Version of the topology this process knows, 0 for none.
+    pub epoch: u64,
+    /// Names of the cached tables.
+    pub tables: Vec<String>,
+    /// An administrator's word that the content of a lost journal may be given up.
+    pub accept_lost_journal: bool,
+}
+
+/// What a claim found and set.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// The token of this process; store it in the journal.
+    pub token: u64,
+    /// Highest epoch in the writer rows of this node.
+    pub epoch: u64,
+    /// One per lane, by number. Their count is the lane map in force.
+    pub lanes: Vec<LaneClaim>,
+    /// Instances with open rejects in this node's slots.
+    pub quarantined: Vec<RootKey>,
+}
+
+impl Claim {
+    pub fn slots(&self) -> SlotSet {
+        let mut all = SlotSet::empty();
+        self.lanes.iter().for_each(|lane| all.union_with(&lane.slots));
+        all
+    }
+
+    pub fn lane_count(&self) -> u16 {
+        u16::try_from(self.lanes.len()).unwrap_or(u16::MAX)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct LaneClaim {
+    pub lane: u16,
+    /// Bumped by whoever takes slots away.
+    pub version: u64,
+    /// Everything of this lane at or below it is in the backend or set aside.
+    pub position: u64,
+    pub slots: SlotSet,
+}
+
+/// The new owner takes slots.
+#[derive(Clone, Debug)]
+pub struct TakeoverRequest {
+    pub group_uid: String,
+    pub node: String,
+    pub token: u64,
+    /// Version of the topology that gives the slots to this node.
+    pub epoch: u64,
+    pub slots: SlotSet,
+    /// Owners that answered that these slots are refused and flushed there; only theirs, and
+    /// those that nobody owns, are taken.
+    pub released: Vec<(String, SlotSet)>,
+}
+
+/// Which slots are ours now.
+#[derive(Clone, Debug)]
+pub struct Takeover {
+    /// The requested slots that are in this node's writer rows now.
+    pub owned: SlotSet,
+    /// The requested slots that others own still.
+    pub held: Vec<SlotHolder>,
+    /// Instances with open rejects in the slots owned.
+    pub quarantined: Vec<RootKey>,
+}
+
+#[derive(Clone, Debug)]
+pub struct SlotHolder {
+    pub node: String,
+    pub slots: SlotSet,
+    /// Lowest position of its lanes.
+    pub position: u64,
+    pub epoch: u64,
+}
+
+/// Replaces the lane map: allowed only when everything up to `position` is flushed in every lane.
+#[derive(Clone, Debug)]
+pub struct LaneChange {
+    pub group_uid: String,
+    pub node: String,
+    pub token: u64,
+    pub lanes: u16,
+    pub position: u64,
+}

@@ -1,0 +1,91 @@
+//! One lane's conversation with the backend: fence, flush, position, log position.
+
+use crate::backend::BackendFuture;
+use crate::plan::Wave;
+use cachetier_model::{RootKey, RowChange, SlotSet};
+use std::sync::Arc;
+
+/// Names one writer row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriterId {
+    pub group_uid: String,
+    pub node: String,
+    /// Number of lanes of the lane map in force.
+    pub lanes: u16,
+    pub lane: u16,
+}
+
+/// What must be found in the writer row for a transaction of ours to commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    pub writer: WriterId,
+    pub token: u64,
+    pub version: u64,
+    pub position: u64,
+}
+
+/// The writer row as it stands.
+#[derive(Clone, Debug)]
+pub struct WriterRow {
+    pub token: u64,
+    pub version: u64,
+    pub epoch: u64,
+    pub position: u64,
+    pub slots: SlotSet,
+}
+
+/// One flush transaction.
+#[derive(Debug)]
+pub struct FlushRequest<'a> {
+    pub fence: Fence,
+    /// The position written together with the rows.
+    pub next: u64,
+    pub waves: Vec<Wave<'a>>,
+    pub rejects: Vec<NewReject>,
+    /// Wait for the log at commit.
+    pub synced_commit: bool,
+}
+
+impl FlushRequest<'_> {
+    pub fn rows(&self) -> usize {
+        self.waves.iter().flat_map(|w| &w.statements).map(|s| s.rows.len()).sum()
+    }
+}
+
+/// A transaction to be set aside in the same backend transaction as the position.
+#[derive(Clone, Debug)]
+pub struct NewReject {
+    pub sequence: u64,
+    pub key: RootKey,
+    pub changes: Arc<[RowChange]>,
+    /// `None`: it follows an earlier reject of its instance.
+    pub cause: Option<crate::events::RejectCause>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushOutcome {
+    Committed,
+    /// The writer row is not what the fence says; nothing happened.
+    FenceMissed,
+}
+
+/// State of the backend's write-ahead log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WalState {
+    pub system_identifier: String,
+    pub timeline: u32,
+    /// Every commit answered before this was taken lies at or below it.
+    pub inserted: u64,
+    pub flushed: u64,
+}
+
+/// A lane's open connection. After any error it must be dropped: what the transaction did is
+/// unknown until [`LaneSession::writer`] of a new session says so.
+pub trait LaneSession: Send + Sync {
+    fn flush<'a>(&'a mut self, request: &'a FlushRequest<'a>) -> BackendFuture<'a, FlushOutcome>;
+
+    /// The writer row, or `None` when there is none.
+    fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>>;
+
+    fn wal(&mut self) -> BackendFuture<'_, WalState>;
+}

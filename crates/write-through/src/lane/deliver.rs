@@ -1,0 +1,346 @@
+//! Delivers a batch: whole if the backend takes it, in halves if it refuses, down to the one
+//! transaction that is set aside; and again from the journal if the backend lost commits.
+
+use super::build::{Sorted, by_instance, request, set_aside};
+use super::segment::Segment;
+use super::session::{Look, Sent, Trouble};
+use super::{Ended, Lane};
+use crate::backend::flush::FlushRequest;
+use crate::error::{BackendError, Reason};
+use crate::events::FlushEvent;
+use crate::pending::Pending;
+use crate::queue::lane_of;
+use crate::service::ReplayError;
+use crate::service::meter::Meter;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A refusal for a key is tried once more after the other lanes have passed its sequence, at most
+/// this much later: another lane may carry the change that makes room for it.
+const OTHER_LANES_WAIT: Duration = Duration::from_secs(5);
+
+/// What an attempt left to do.
+enum Step {
+    Settled,
+    Split(Segment, Segment),
+    Again(Segment),
+    Rewound(Segment, u64),
+}
+
+/// The part of the journal that the backend lost.
+struct CatchUp {
+    after: u64,
+    upto: u64,
+}
+
+impl Lane {
+    pub(super) async fn deliver(&mut self, batch: Vec<Pending>) -> Result<(), Ended> {
+        self.work_off(vec![Segment::new(batch, false)], None).await
+    }
+
+    /// Without work: keeps the position young, notices a fence, a loss, a backend that went back.
+    pub(super) async fn look_around(&mut self) -> Result<(), Ended> {
+        let synced = *self.shared.synced.borrow();
+        if let Some(upto) = self.shared.queue.idle_upto(self.writer.lane, synced) {
+            return self.move_position(upto).await;
+        }
+        match self.open_session(self.position).await {
+            Ok(Look::Rewound { to }) => self.rewind(Vec::new(), to).await,
+            Ok(_) => {
+                self.backoff.reset();
+                self.shared.backend_is_up().await;
+                Ok(())
+            }
+            Err(Trouble::Ended(ended)) => Err(ended),
+            Err(Trouble::Backend(error)) => self.wait_out(&error).await,
+        }
+    }
+
+    async fn move_position(&mut self, upto: u64) -> Result<(), Ended> {
+        loop {
+            let request = self.bare_request(upto, Vec::new());
+            let synced = request.synced_commit;
+            match self.send(&request).await? {
+                Sent::Committed => {
+                    self.position_moved(&[], upto, synced);
+                    return Ok(());
+                }
+                Sent::Changed => {}
+                Sent::Rewound { to } => return self.rewind(Vec::new(), to).await,
+                Sent::Refused(error) => self.wait_out(&error).await?,
+            }
+        }
+    }
+
+    async fn rewind(&mut self, stack: Vec<Segment>, to: u64) -> Result<(), Ended> {
+        let catch_up = self.begin_catch_up(to).await;
+        self.work_off(stack, Some(catch_up)).await
+    }
+
+    async fn work_off(
+        &mut self,
+        mut stack: Vec<Segment>,
+        mut catch_up: Option<CatchUp>,
+    ) -> Result<(), Ended> {
+        loop {
+            let resending = stack.last().is_some_and(|s| s.resent);
+            if let Some(behind) = catch_up.as_mut().filter(|_| !resending) {
+                match self.read_back(behind).await? {
+                    Some(segment) => stack.push(segment),
+                    None => {
+                        catch_up = None;
+                        self.shared.queue.caught_up(self.writer.lane);
+                    }
+                }
+            }
+            let Some(segment) = stack.pop() else {
+                if catch_up.is_some() {
+                    continue;
+                }
+                return Ok(());
+            };
+            match self.attempt(segment).await? {
+                Step::Settled => {}
+                Step::Again(segment) => stack.push(segment),
+                Step::Split(first, second) => stack.extend([second, first]),
+                Step::Rewound(segment, to) => {
+                    stack.push(segment);
+                    stack.retain(|s| !s.resent);
+                    let upto = catch_up.as_ref().map_or(0, |c| c.upto);
+                    let mut next = self.begin_catch_up(to).await;
+                    next.upto = next.upto.max(upto);
+                    catch_up = Some(next);
+                }
+            }
+        }
+    }
+
+    async fn attempt(&mut self, segment: Segment) -> Result<Step, Ended> {
+        let sorted = self.sort(&segment);
+        if sorted.kept.is_empty() && sorted.following.is_empty() {
+            self.settle(&segment, &sorted, self.position, false, 0, 0).await;
+            return Ok(Step::Settled);
+        }
+        let next = segment.last_sequence();
+        let synced = self.wants_synced_commit(&sorted.kept);
+        let schema = std::sync::Arc::clone(&self.shared.schema);
+        let request = match request(&schema, self.fence(), next, &sorted, synced) {
+            Ok(request) => request,
+            Err(refused) => return self.refused(segment, &sorted, refused).await,
+        };
+        let started = Instant::now();
+        match self.send(&request).await? {
+            Sent::Committed => {
+                let rows = request.rows();
+                let statements = request.waves.iter().map(|w| w.statements.len()).sum();
+                let busy = started.elapsed();
+                self.shared.meter.committed(sorted.kept.len(), rows, statements, busy);
+                tracing::debug!(
+                    lane = self.writer.lane,
+                    rows,
+                    seq = next,
+                    elapsed_ms = busy.as_millis() as u64,
+                    "flush batch committed"
+                );
+                self.settle(&segment, &sorted, next, synced, rows, statements).await;
+                Ok(Step::Settled)
+            }
+            Sent::Refused(error) => self.refused(segment, &sorted, error).await,
+            Sent::Changed => Ok(Step::Again(segment)),
+            Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
+        }
+    }
+
+    async fn refused(
+        &mut self,
+        mut segment: Segment,
+        sorted: &Sorted,
+        error: BackendError,
+    ) -> Result<Step, Ended> {
+        if segment.entries.len() > 1 {
+            let (first, second) = segment.halves();
+            return Ok(Step::Split(first, second));
+        }
+        let Some(refused) = sorted.kept.first() else {
+            // only a follower of a reject: the bookkeeping itself refuses, which a human must see
+            let mut trouble = error;
+            trouble.reason = Reason::Internal;
+            self.wait_out(&trouble).await?;
+            return Ok(Step::Again(segment));
+        };
+        let of_a_key = matches!(error.sqlstate.as_deref(), Some("23505" | "23503" | "23P01"));
+        if of_a_key && !segment.tried_again {
+            segment.tried_again = true;
+            self.let_others_pass(refused.sequence).await;
+            return Ok(Step::Again(segment));
+        }
+        let rejects = if refused.awaits_backend {
+            Vec::new()
+        } else {
+            vec![set_aside(refused, Some(&error))]
+        };
+        let mut request = self.bare_request(refused.sequence, rejects);
+        request.synced_commit = true;
+        match self.send(&request).await? {
+            Sent::Committed => {
+                self.report_refusal(refused, &error).await;
+                let entries = if segment.resent { &[][..] } else { &segment.entries };
+                self.position_moved(entries, refused.sequence, true);
+                Ok(Step::Settled)
+            }
+            Sent::Refused(error) => {
+                let mut trouble = error;
+                trouble.reason = Reason::Internal;
+                self.wait_out(&trouble).await?;
+                Ok(Step::Again(segment))
+            }
+            Sent::Changed => Ok(Step::Again(segment)),
+            Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
+        }
+    }
+
+    async fn report_refusal(&mut self, refused: &Pending, error: &BackendError) {
+        let (lane, key) = (self.writer.lane, refused.key.clone());
+        let sequence = refused.sequence;
+        tracing::warn!(
+            node = %self.writer.node, lane, seq = sequence, reason = %error.reason,
+            sqlstate = error.sqlstate.as_deref().unwrap_or_default(),
+            table = error.table.as_deref().unwrap_or_default(),
+            awaited = refused.awaits_backend, "the backend refused a transaction"
+        );
+        if refused.awaits_backend {
+            Meter::add(&self.shared.meter.refused, 1);
+            let cause = error.into();
+            self.shared.tell(FlushEvent::Refused { lane, key, sequence, cause }).await;
+        } else {
+            Meter::add(&self.shared.meter.rejected, 1);
+            self.shared.state.lock().quarantined.insert(key.clone(), sequence);
+            let (sequences, cause) = (vec![sequence], Some(error.into()));
+            self.shared.tell(FlushEvent::Rejected { lane, key, sequences, cause }).await;
+        }
+    }
+
+    async fn let_others_pass(&self, sequence: u64) {
+        let mut marks = self.shared.queue.subscribe();
+        let mine = usize::from(self.writer.lane);
+        let passed = marks.wait_for(|m| {
+            let others = m.lanes.iter().enumerate().filter(|(n, _)| *n != mine);
+            others.map(|(_, l)| l.flushed).all(|flushed| flushed.saturating_add(1) >= sequence)
+        });
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            _ = tokio::time::timeout(OTHER_LANES_WAIT, passed) => {}
+        }
+    }
+
+    /// A request without rows: moves the position, and sets aside what is given.
+    fn bare_request<'a>(
+        &self,
+        next: u64,
+        rejects: Vec<crate::backend::flush::NewReject>,
+    ) -> FlushRequest<'a> {
+        let synced_commit = self.wants_synced_commit(&[]);
+        FlushRequest { fence: self.fence(), next, waves: Vec::new(), rejects, synced_commit }
+    }
+
+    /// Tells the group first, then moves the marks.
+    async fn settle(
+        &mut self,
+        segment: &Segment,
+        sorted: &Sorted,
+        position: u64,
+        synced: bool,
+        rows: usize,
+        _statements: usize,
+    ) {
+        let lane = self.writer.lane;
+        if !sorted.kept.is_empty() {
+            debug_assert!(rows > 0 || sorted.kept.iter().all(|p| p.sequence <= position));
+            let keys = crate::service::last_sequences(&sorted.kept);
+            let awaited = sorted.kept.iter().filter(|p| p.awaits_backend);
+            let accepted = awaited.map(|p| (p.key.clone(), p.sequence)).collect();
+            let event = FlushEvent::Flushed { lane, upto: position, keys, accepted };
+            self.shared.tell(event).await;
+        }
+        Meter::add(&self.shared.meter.rejected, sorted.following.len());
+        for (key, sequences) in by_instance(&sorted.following) {
+            self.shared.tell(FlushEvent::Rejected { lane, key, sequences, cause: None }).await;
+        }
+        if !sorted.foreign.is_empty() {
+            Meter::add(&self.shared.meter.dropped, sorted.foreign.len());
+            let dropped = sorted.foreign.iter().map(|p| (p.key.clone(), p.sequence));
+            let transactions = dropped.collect();
+            self.shared.tell(FlushEvent::Dropped { lane, transactions }).await;
+        }
+        let entries = if segment.resent { &[][..] } else { &segment.entries };
+        self.position_moved(entries, position, synced);
+    }
+
+    fn position_moved(&mut self, done: &[Pending], position: u64, synced: bool) {
+        let lane = self.writer.lane;
+        let moved = position > self.position;
+        self.position = self.position.max(position);
+        if moved && synced {
+            self.confirm.synced();
+        } else if moved {
+            self.confirm.committed(position);
+        }
+        if let Some(fence) = self.shared.state.lock().fences.get_mut(usize::from(lane)) {
+            fence.1 = self.position;
+        }
+        self.shared.queue.settled(lane, done, self.position, synced && moved);
+    }
+
+    async fn begin_catch_up(&mut self, to: u64) -> CatchUp {
+        let (lane, from) = (self.writer.lane, self.position);
+        tracing::warn!(
+            node = %self.writer.node, lane, seq = to,
+            "the backend lost commits; sending them again from the journal"
+        );
+        self.shared.state.lock().quarantined.retain(|_, head| *head <= to);
+        self.position = to;
+        self.confirm.synced();
+        self.confirm.committed(to);
+        self.shared.queue.rewound(lane, to);
+        self.shared.tell(FlushEvent::Rewound { lane, from, to }).await;
+        CatchUp { after: to, upto: from }
+    }
+
+    /// The next part of what the backend lost; `None` when all was read.
+    async fn read_back(&mut self, behind: &mut CatchUp) -> Result<Option<Segment>, Ended> {
+        loop {
+            let (lane, lanes) = (self.writer.lane, self.writer.lanes);
+            let bytes = self.shared.options.batch_bytes_max;
+            let read = match &self.shared.replay {
+                Some(replay) => replay.read_after(behind.after, behind.upto, bytes).await,
+                None => Err(ReplayError::TooOld),
+            };
+            match read {
+                Ok(entries) if entries.is_empty() => return Ok(None),
+                Ok(mut entries) => {
+                    behind.after = entries.last().map_or(behind.upto, |p| p.sequence);
+                    entries.retain(|p| lane_of(p.slot, lanes) == lane);
+                    if !entries.is_empty() {
+                        return Ok(Some(Segment::new(entries, true)));
+                    }
+                }
+                Err(error) => self.wait_out(&cannot_read_back(&error)).await?,
+            }
+        }
+    }
+}
+
+fn cannot_read_back(error: &ReplayError) -> BackendError {
+    let act = "send again from the journal";
+    match error {
+        ReplayError::TooOld => BackendError::new(
+            act,
+            Reason::PositionTooOld,
+            "the backend holds a position older than the journal still holds (a restored backup?); \
+             restore a newer state of the backend, or give the difference up explicitly",
+        ),
+        ReplayError::Failed(_) => {
+            BackendError::new(act, Reason::Internal, "the journal cannot be read back")
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The lane's connection: opened when needed, and never used before the writer row was read.
+
+use super::verdict::{Verdict, judge};
+use super::{Ended, Lane};
+use crate::backend::flush::{FlushOutcome, FlushRequest, WriterRow};
+use crate::error::{BackendError, Disposition, Reason};
+use crate::events::FlushEvent;
+use crate::queue::lane_of;
+use crate::service::meter::Meter;
+
+/// What became of a request.
+#[derive(Debug)]
+pub(super) enum Sent {
+    Committed,
+    /// Refused for good; rolled back as a whole.
+    Refused(BackendError),
+    /// The writer row changed (slots lost or version bumped): build the request again.
+    Changed,
+    Rewound {
+        to: u64,
+    },
+}
+
+/// What the writer row said.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    AsBelieved,
+    /// The row's version is newer; adopted, with the slots lost.
+    Changed,
+    Done,
+    Rewound {
+        to: u64,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum Trouble {
+    Backend(BackendError),
+    Ended(Ended),
+}
+
+impl From<BackendError> for Trouble {
+    fn from(error: BackendError) -> Self {
+        Self::Backend(error)
+    }
+}
+
+impl Lane {
+    /// Sends a request until its outcome is known.
+    pub(super) async fn send(&mut self, request: &FlushRequest<'_>) -> Result<Sent, Ended> {
+        loop {
+            match self.try_send(request).await {
+                Ok(sent) => {
+                    self.backoff.reset();
+                    self.shared.backend_is_up().await;
+                    return Ok(sent);
+                }
+                Err(Trouble::Ended(ended)) => return Err(ended),
+                Err(Trouble::Backend(error)) => self.wait_out(&error).await?,
+            }
+        }
+    }
+
+    async fn try_send(&mut self, request: &FlushRequest<'_>) -> Result<Sent, Trouble> {
+        if self.session.is_none() || self.gains_unseen() {
+            match self.open_session(request.next).await? {
+                Look::AsBelieved => {}
+                Look::Changed => return Ok(Sent::Changed),
+                Look::Done => return Ok(Sent::Committed),
+                Look::Rewound { to } => return Ok(Sent::Rewound { to }),
+            }
+        }
+        let Some(session) = self.session.as_mut() else {
+            return Err(BackendError::new("flush", Reason::Internal, "no session").into());
+        };
+        match session.flush(request).await {
+            Ok(FlushOutcome::Committed) => Ok(Sent::Committed),
+            Ok(FlushOutcome::FenceMissed) => match self.look(request.next).await? {
+                // the row is as believed now: whoever held it has let go
+                Look::AsBelieved | Look::Changed => Ok(Sent::Changed),
+                Look::Done => Ok(Sent::Committed),
+                Look::Rewound { to } => Ok(Sent::Rewound { to }),
+            },
+            Err(error) if error.disposition() == Disposition::Reject => Ok(Sent::Refused(error)),
+            Err(error) => {
+                self.drop_session();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Waits before the next attempt and makes the trouble visible.
+    pub(super) async fn wait_out(&mut self, error: &BackendError) -> Result<(), Ended> {
+        if error.disposition() == Disposition::Fenced {
+            return Err(self.fenced(error.reason, error.message.clone()).await);
+        }
+        self.drop_session();
+        self.shared.backend_is_down(error).await;
+        Meter::add(&self.shared.meter.retries, 1);
+        let wait = self.backoff.next(error.disposition());
+        tracing::debug!(
+            node = %self.writer.node, lane = self.writer.lane, attempt = self.backoff.attempts(),
+            reason = %error.reason, elapsed_ms = wait.as_millis() as u64, "flush will be tried again"
+        );
+        tokio::select! {
+            () = self.stop.cancelled() => Err(Ended::Stopped),
+            () = tokio::time::sleep(wait) => Ok(()),
+        }
+    }
+
+    pub(super) fn drop_session(&mut self) {
+        self.session = None;
+        self.confirm.session_lost();
+    }
+
+    fn gains_unseen(&self) -> bool {
+        self.shared.state.lock().gains != self.gains_seen
+    }
+
+    /// Opens a session if there is none, and reads the writer row.
+    pub(super) async fn open_session(&mut self, next: u64) -> Result<Look, Trouble> {
+        if self.session.is_none() {
+            self.session = Some(self.shared.backend.open_lane(self.writer.clone()).await?);
+        }
+        self.look(next).await
+    }
+
+    /// Reads the writer row and takes over what it says.
+    pub(super) async fn look(&mut self, next: u64) -> Result<Look, Trouble> {
+        let gains = self.shared.state.lock().gains;
+        let Some(session) = self.session.as_mut() else {
+            return Err(BackendError::new("read position", Reason::Internal, "no session").into());
+        };
+        let row = match session.writer().await {
+            Ok(row) => row,
+            Err(error) => {
+                self.drop_session();
+                return Err(error.into());
+            }
+        };
+        let verdict = judge(row.as_ref(), self.token, self.position, next);
+        let missing = |message: String| {
+            Trouble::Backend(BackendError::new("read position", Reason::PositionMissing, message))
+        };
+        let look = match verdict {
+            Verdict::NotDone => Look::AsBelieved,
+            Verdict::Done => Look::Done,
+            Verdict::Rewound { to } => Look::Rewound { to },
+            Verdict::TokenTaken => {
+                let message = "another start of this journal, or a copy of its volume, has \
+                               claimed it; this process must not write any more";
+                let ended = self.fenced(Reason::Fenced, message.to_owned()).await;
+                return Err(Trouble::Ended(ended));
+            }
+            Verdict::Missing => {
+                return Err(missing(
+                    "the writer row of this node is gone from the bookkeeping; restore it, or \
+                     give the queue up explicitly"
+                        .to_owned(),
+                ));
+            }
+            Verdict::Unknown { found } => {
+                return Err(missing(format!(
+                    "the writer row holds position {found}, which this process never wrote \
+                     (believed {}); find out who changed it",
+                    self.position
+                )));
+            }
+        };
+        self.gains_seen = gains;
+        let changed = match row {
+            Some(row) => self.adopt_row(row).await,
+            None => false,
+        };
+        Ok(if changed && look == Look::AsBelieved { Look::Changed } else { look })
+    }
+
+    /// Takes the row's version and drops the slots that it no longer has. True when anything
+    /// that a request is built from changed.
+    async fn adopt_row(&mut self, row: WriterRow) -> bool {
+        let lanes = self.writer.lanes;
+        let lost = {
+            let mut state = self.shared.state.lock();
+            let mut lost = state.slots.clone();
+            lost.subtract(&row.slots);
+            let lost = lost.iter().filter(|s| lane_of(*s, lanes) == self.writer.lane).collect();
+            state.slots.subtract(&lost);
+            if let Some(fence) = state.fences.get_mut(usize::from(self.writer.lane)) {
+                *fence = (row.version, row.position);
+            }
+            lost
+        };
+        let changed = row.version != self.version || !lost.is_empty();
+        self.version = row.version;
+        if !lost.is_empty() {
+            tracing::warn!(
+                node = %self.writer.node, lane = self.writer.lane, slots = lost.len(),
+                "slots were taken over by another node"
+            );
+            let lane = self.writer.lane;
+            self.shared.tell(FlushEvent::SlotsLost { lane, slots: lost }).await;
+        }
+        changed
+    }
+
+    async fn fenced(&mut self, reason: Reason, message: String) -> Ended {
+        tracing::error!(node = %self.writer.node, lane = self.writer.lane, %reason, "fenced");
+        self.shared.tell(FlushEvent::Fenced { reason, message }).await;
+        Ended::Fenced
+    }
+}

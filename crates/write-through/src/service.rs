@@ -1,0 +1,189 @@
+//! The running write-through of one node: its handle, and the supervisor that starts the lanes.
+//!
+//! Owns what the lanes share. The group makes one with [`WriteThrough::start`], fills it from the
+//! first moment, and hands it the claim when the backend gave one; until then nothing is sent.
+
+use crate::backend::Backend;
+use crate::backend::claim::Claim;
+use crate::backend::flush::{Fence, WriterId};
+use crate::events::{BackendHealth, FlushEvent};
+use crate::options::WriteThroughOptions;
+use crate::pending::Pending;
+use crate::queue::{self, Backlog, FlushMarks, OutOfOrder, Queue, QueueFull, Reservation};
+use cachetier_model::{GroupSchema, RootKey, SlotId, SlotSet};
+use futures::future::BoxFuture;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) mod meter;
+pub(crate) mod shared;
+mod supervisor;
+pub(crate) use supervisor::last_sequences;
+
+pub use meter::FlushCounters;
+use shared::Shared;
+
+/// Reads committed transactions back from the journal, for a backend that lost commits.
+pub trait Replay: Send + Sync + 'static {
+    /// Transactions with `after < sequence <= upto`, in order, about `bytes_max` of them; empty
+    /// when there are none left. Annulled transactions are left out.
+    fn read_after(
+        &self,
+        after: u64,
+        upto: u64,
+        bytes_max: u64,
+    ) -> BoxFuture<'_, Result<Vec<Pending>, ReplayError>>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    #[error("the journal begins after the position that the backend holds")]
+    TooOld,
+    #[error("reading the journal failed: {0}")]
+    Failed(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WaitError {
+    #[error("the transaction has not reached the backend in time")]
+    TimedOut,
+    #[error("write-through has stopped")]
+    Stopped,
+}
+
+/// Handle; cheap to clone.
+#[derive(Clone)]
+pub struct WriteThrough {
+    shared: Arc<Shared>,
+}
+
+impl WriteThrough {
+    /// Starts it. `synced` is the journal's durable watermark (only what is at or below it leaves,
+    /// R1); `staged_after` is the sequence behind which the caller will queue everything.
+    pub fn start(
+        options: WriteThroughOptions,
+        backend: Arc<dyn Backend>,
+        schema: Arc<GroupSchema>,
+        synced: watch::Receiver<u64>,
+        replay: Option<Arc<dyn Replay>>,
+        staged_after: u64,
+        shutdown: CancellationToken,
+    ) -> (Self, mpsc::Receiver<FlushEvent>) {
+        let (events, receiver) = mpsc::channel(options.events_max.max(1));
+        let (claims, claimed) = mpsc::channel(1);
+        let queue = Queue::new(options.backlog_bytes_max, options.batch_rows_max, staged_after);
+        let shared = Arc::new(Shared::new(
+            options, backend, schema, queue, synced, replay, events, claims, shutdown,
+        ));
+        tokio::spawn(supervisor::run(Arc::clone(&shared), claimed));
+        (Self { shared }, receiver)
+    }
+
+    /// The backend gave the claim: the lanes start. Queued transactions at or below their lane's
+    /// position are dropped as flushed already. Counts once; later calls change nothing.
+    pub fn claimed(&self, claim: Claim) {
+        // the channel holds one claim; a second one has nothing to start
+        let _ = self.shared.claims.try_send(claim);
+    }
+
+    /// Sets bytes of the queue aside; do it before anything is journaled.
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, QueueFull> {
+        self.shared.queue.reserve(bytes)
+    }
+
+    /// Queues a transaction that the journal holds already (restart). In ascending order.
+    pub fn enqueue(&self, pending: Pending) -> Result<(), OutOfOrder> {
+        self.shared.queue.enqueue(pending)
+    }
+
+    /// Tells of a journal frame that is no transaction, so that the marks may pass it.
+    pub fn note(&self, sequence: u64) {
+        self.shared.queue.note(sequence);
+    }
+
+    pub fn watch(&self) -> watch::Receiver<FlushMarks> {
+        self.shared.queue.subscribe()
+    }
+
+    pub fn marks(&self) -> FlushMarks {
+        self.shared.queue.subscribe().borrow().clone()
+    }
+
+    /// Waits until the backend has `sequence` of `slot`, confirmed (R11).
+    pub async fn wait_flushed(
+        &self,
+        slot: SlotId,
+        sequence: u64,
+        timeout: Duration,
+    ) -> Result<(), WaitError> {
+        let mut marks = self.shared.queue.subscribe();
+        let reached = marks.wait_for(|m| m.confirmed_of(slot) >= sequence);
+        tokio::select! {
+            () = self.shared.shutdown.cancelled() => Err(WaitError::Stopped),
+            reached = tokio::time::timeout(timeout, reached) => match reached {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(_)) => Err(WaitError::Stopped),
+                Err(_) => Err(WaitError::TimedOut),
+            },
+        }
+    }
+
+    pub fn backlog(&self) -> Backlog {
+        let rows_per_second = self.shared.meter.rows_per_second();
+        Backlog { rows_per_second, ..self.shared.queue.backlog() }
+    }
+
+    /// Transactions of these slots that the backend does not have.
+    pub fn backlog_of(&self, slots: &SlotSet) -> u64 {
+        self.shared.queue.transactions_of(slots)
+    }
+
+    pub fn health(&self) -> watch::Receiver<BackendHealth> {
+        self.shared.health.subscribe()
+    }
+
+    pub fn counters(&self) -> FlushCounters {
+        self.shared.meter.counters()
+    }
+
+    /// After a takeover, and before anything of these slots is queued.
+    pub fn slots_gained(&self, slots: &SlotSet) {
+        self.shared.slots_gained(slots);
+    }
+
+    /// Instances with open rejects: what comes for them is set aside behind the reject.
+    pub fn quarantine(&self, keys: &[RootKey]) {
+        self.shared.quarantine(keys);
+    }
+
+    /// The reject of this instance was replayed or discarded.
+    pub fn release_quarantine(&self, key: &RootKey) {
+        self.shared.state.lock().quarantined.remove(key);
+    }
+
+    pub fn set_paused(&self, paused: bool) {
+        self.shared.paused.send_replace(paused);
+    }
+
+    pub fn is_paused(&self) -> bool {
+        *self.shared.paused.borrow()
+    }
+
+    /// What proves to the backend that this process may act on a slot; `None` before the claim.
+    pub fn fence(&self, slot: SlotId) -> Option<Fence> {
+        let lane = self.shared.queue.lane_of(slot)?;
+        let state = self.shared.state.lock();
+        let (version, position) = *state.fences.get(usize::from(lane))?;
+        let writer = WriterId {
+            group_uid: self.shared.options.group_uid.clone(),
+            node: self.shared.options.node.clone(),
+            lanes: u16::try_from(state.fences.len()).ok()?,
+            lane,
+        };
+        Some(Fence { writer, token: state.token, version, position })
+    }
+}
+
+pub use queue::lane_of;
