@@ -12,6 +12,7 @@
 
 pub mod file_system;
 pub mod format;
+pub mod offline;
 
 mod buffer;
 mod control_file;

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -61,7 +62,10 @@ pub(crate) fn open(
             tracing::warn!(act, %path, error = %source, "journal opened without room to write");
             driver.refuse(&format!("cannot {act} {path}: {source}"));
         }
-        result => result?,
+        result => {
+            result?;
+            driver.keep_spare(Instant::now());
+        }
     }
     Ok((driver, recovery))
 }

@@ -117,7 +117,7 @@ impl JournalDriver {
     }
 
     /// Prepares a spare segment; not being able to is no failure while the active one has room.
-    fn keep_spare(&mut self, now: Instant) {
+    pub(crate) fn keep_spare(&mut self, now: Instant) {
         let options = &self.shared.options;
         let (needed, capacity) = (options.segment_bytes, options.capacity_bytes);
         let retry_interval = options.retry_interval;

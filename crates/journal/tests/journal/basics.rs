@@ -9,7 +9,7 @@ use cachetier_journal::{
     AppendError, Disposition, Journal, JournalError, JournalOptions, Sequence,
 };
 
-use crate::support::{Driven, payloads, relaxed, segments, small};
+use crate::support::{Driven, append, payloads, relaxed, segments, small};
 
 #[test]
 fn frames_come_back_in_order_after_a_restart() {
@@ -193,7 +193,7 @@ async fn on_a_real_disk_writers_are_acknowledged_and_everything_is_there_after_c
             tokio::spawn(async move {
                 for n in 0..20_u32 {
                     let payload = [writer.to_le_bytes(), n.to_le_bytes()].concat();
-                    let sequence = journal.append(1, &payload).unwrap();
+                    let sequence = append(&journal, &payload).await;
                     journal.wait_durable(sequence).await.unwrap();
                     assert!(journal.synced() >= sequence);
                 }

@@ -3,5 +3,7 @@
 mod basics;
 mod faults;
 mod file_system;
+mod killed;
 mod model;
+mod offline;
 mod support;

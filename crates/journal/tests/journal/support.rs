@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use cachetier_journal::file_system::{FaultyFileSystem, FileSystem};
 use cachetier_journal::{
-    Durability, Frame, Journal, JournalDriver, JournalError, JournalOptions, Recovery, Sequence,
-    Turn,
+    AppendError, Durability, Frame, Journal, JournalDriver, JournalError, JournalOptions, Recovery,
+    Sequence, Turn,
 };
 use uuid::Uuid;
 
@@ -78,6 +78,19 @@ impl Driven {
     /// Lets go of everything without finishing anything.
     pub fn abandon(self) -> FaultyFileSystem {
         self.fs
+    }
+}
+
+/// Appends as callers do: a busy journal is tried again after its next commit.
+pub async fn append(journal: &Journal, payload: &[u8]) -> Sequence {
+    let mut marks = journal.watch();
+    loop {
+        marks.mark_unchanged();
+        match journal.append(1, payload) {
+            Ok(sequence) => return sequence,
+            Err(AppendError::Busy { .. }) => marks.changed().await.expect("the journal is open"),
+            Err(refused) => panic!("{refused}"),
+        }
     }
 }
 
