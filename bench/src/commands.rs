@@ -75,7 +75,7 @@ impl PopulationArguments {
 #[derive(Args, Debug)]
 struct BackendArguments {
     /// postgres://user:password@host:port/database
-    #[arg(long, env = "CACHETIER_PG_ADMIN", hide_env_values = true, value_name = "URI")]
+    #[arg(long, env = "BENCH_BACKEND", hide_env_values = true, value_name = "URI")]
     backend: String,
     /// Schema of the four tables
     #[arg(long, default_value = "public")]
@@ -120,7 +120,7 @@ struct RunArguments {
     #[arg(long, value_enum)]
     target: Side,
     /// Also read for the self-check before a run against the cache, when given
-    #[arg(long, env = "CACHETIER_PG_ADMIN", hide_env_values = true, value_name = "URI")]
+    #[arg(long, env = "BENCH_BACKEND", hide_env_values = true, value_name = "URI")]
     backend: Option<String>,
     #[arg(long, default_value = "public")]
     schema: String,
@@ -152,22 +152,21 @@ struct RunArguments {
 struct WritesArguments {
     #[command(flatten)]
     cache: CacheOptions,
-    #[arg(long, default_value_t = 100_000, value_name = "N")]
-    subscribers: u64,
-    /// Counters, spread over the subscribers
-    #[arg(long, default_value_t = 2_000)]
+    /// Subscribers 1..=N that serve as counters; those that do not exist are left out
+    #[arg(long, default_value_t = 1_000)]
     keys: u64,
+    /// Concurrent writers
     #[arg(long, default_value_t = 8)]
-    workers: u64,
+    threads: u64,
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
     /// Seconds an unsettled write is retried after the end
     #[arg(long, default_value_t = 60.0)]
     grace: f64,
-    /// Writes per second of all workers together
+    /// Writes per second of all writers together
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
-    /// Acknowledged writes, one line each
+    /// Acknowledged writes, one line each; doubtful ones go to FILE.doubtful
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
     #[arg(long, value_name = "FILE")]
@@ -181,7 +180,7 @@ struct VerifyArguments {
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
     /// Seconds to wait for the write-behind queue
-    #[arg(long, default_value_t = 0.0)]
+    #[arg(long, default_value_t = 60.0)]
     wait: f64,
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -357,9 +356,8 @@ async fn write(arguments: WritesArguments) -> Result<Verdict> {
     let log = writes::open_log(&arguments.log)?;
     let client = arguments.cache.connect().await?;
     let options = WriteOptions {
-        subscribers: arguments.subscribers.max(1),
         keys: arguments.keys,
-        workers: arguments.workers,
+        threads: arguments.threads,
         duration: Duration::from_secs_f64(arguments.seconds),
         grace: Duration::from_secs_f64(arguments.grace),
         rate: arguments.rate,

@@ -138,15 +138,17 @@ impl Client {
 }
 
 fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> Report {
-    let transactions: Vec<TransactionReport> = Kind::ALL
+    let transactions: BTreeMap<String, TransactionReport> = Kind::ALL
         .into_iter()
         .zip(&total.latencies_ns)
         .zip(total.hits)
-        .map(|((kind, latencies), hits)| TransactionReport::new(kind, latencies, hits))
+        .map(|((kind, latencies), hits)| {
+            (kind.name().to_owned(), TransactionReport::new(kind, latencies, hits))
+        })
         .collect();
     let seconds = options.duration.as_secs_f64();
-    let count: u64 = transactions.iter().map(|t| t.count).sum();
-    let sum_ms: f64 = transactions.iter().map(|t| t.mean_ms * t.count as f64).sum();
+    let count: u64 = transactions.values().map(|t| t.count).sum();
+    let sum_ms: f64 = transactions.values().map(|t| t.mean_ms * t.count as f64).sum();
     let void = hit_rate_failure(&transactions);
     Report {
         target: name.to_owned(),
@@ -156,8 +158,8 @@ fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> 
         subscribers: options.keys.subscribers,
         uniform: options.uniform,
         seed: options.seed,
-        throughput: count as f64 / seconds,
-        mean_of_seven_ms: transactions.iter().map(|t| t.mean_ms).sum::<f64>() / 7.0,
+        per_second: count as f64 / seconds,
+        mean_of_seven_ms: transactions.values().map(|t| t.mean_ms).sum::<f64>() / 7.0,
         mix_weighted_mean_ms: sum_ms / count.max(1) as f64,
         transactions,
         failures: total.failures,
@@ -170,20 +172,20 @@ fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> 
 
 /// A run whose hit rates are not the workload's did not run the workload. The allowance is the
 /// self-check's, the drift, and four standard errors of the sample.
-fn hit_rate_failure(transactions: &[TransactionReport]) -> Option<String> {
+fn hit_rate_failure(transactions: &BTreeMap<String, TransactionReport>) -> Option<String> {
     let wrong: Vec<String> = transactions
         .iter()
-        .filter(|t| {
+        .filter(|(_, t)| {
             let p = t.expected_hit_rate_percent / 100.0;
             let noise = 400.0 * (p * (1.0 - p) / t.count.max(1) as f64).sqrt();
             let allowed = HIT_RATE_TOLERANCE_POINTS + DRIFT_POINTS + noise;
             t.count == 0 || (t.hit_rate_percent - t.expected_hit_rate_percent).abs() > allowed
         })
-        .map(|t| match t.count {
-            0 => format!("{} never succeeded", t.name),
+        .map(|(name, t)| match t.count {
+            0 => format!("{name} never succeeded"),
             _ => format!(
-                "{} found {:.1} % instead of {:.1} %",
-                t.name, t.hit_rate_percent, t.expected_hit_rate_percent
+                "{name} found {:.1} % instead of {:.1} %",
+                t.hit_rate_percent, t.expected_hit_rate_percent
             ),
         })
         .collect();

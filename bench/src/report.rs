@@ -19,8 +19,9 @@ pub struct Report {
     pub uniform: bool,
     pub seed: u64,
     /// Attempts per second.
-    pub throughput: f64,
-    pub transactions: Vec<TransactionReport>,
+    pub per_second: f64,
+    /// By name.
+    pub transactions: BTreeMap<String, TransactionReport>,
     pub mean_of_seven_ms: f64,
     pub mix_weighted_mean_ms: f64,
     /// Failures by class; they are in no latency figure.
@@ -34,7 +35,6 @@ pub struct Report {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TransactionReport {
-    pub name: String,
     pub count: u64,
     pub hits: u64,
     pub hit_rate_percent: f64,
@@ -52,7 +52,6 @@ impl TransactionReport {
         let count = latencies_ns.len();
         let at = |quantile: f64| latencies_ns.value_at_quantile(quantile) as f64 / 1e6;
         Self {
-            name: kind.name().to_owned(),
             count,
             hits,
             hit_rate_percent: 100.0 * hits as f64 / count.max(1) as f64,
@@ -90,6 +89,11 @@ impl Machine {
 }
 
 impl Report {
+    /// The transactions in the order the workload lists them.
+    pub fn in_order(&self) -> impl Iterator<Item = (&'static str, &TransactionReport)> {
+        Kind::ALL.into_iter().filter_map(|k| Some((k.name(), self.transactions.get(k.name())?)))
+    }
+
     pub fn table(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
@@ -104,9 +108,9 @@ impl Report {
             "hit %",
             "expected",
         ]);
-        for t in &self.transactions {
+        for (name, t) in self.in_order() {
             table.add_row([
-                t.name.clone(),
+                name.to_owned(),
                 t.count.to_string(),
                 ms(t.mean_ms),
                 ms(t.p50_ms),
@@ -126,7 +130,7 @@ impl Report {
             self.rate.map_or(String::new(), |r| format!(" at {r:.0}/s")),
             self.subscribers,
             if self.uniform { ", uniform keys" } else { "" },
-            self.throughput,
+            self.per_second,
             ms(self.mean_of_seven_ms),
             ms(self.mix_weighted_mean_ms),
             self.machine.cpus,

@@ -25,11 +25,11 @@ pub fn table(backend: &Report, cache: &Report) -> Result<String> {
         "cache p99",
     ]);
     let mut ratios = Vec::new();
-    for (b, c) in backend.transactions.iter().zip(&cache.transactions) {
+    for ((name, b), (_, c)) in backend.in_order().zip(cache.in_order()) {
         let ratio = b.mean_ms / c.mean_ms;
         ratios.push(ratio);
         table.add_row([
-            b.name.clone(),
+            name.to_owned(),
             ms(b.mean_ms),
             ms(c.mean_ms),
             format!("{ratio:.1}×"),
@@ -42,6 +42,6 @@ pub fn table(backend: &Report, cache: &Report) -> Result<String> {
     Ok(format!(
         "{table}\nbackend {} clients {:.0}/s, cache {} clients {:.0}/s\n\
          mean of the seven mean ratios {mean:.1}×, mix-weighted {weighted:.1}×",
-        backend.threads, backend.throughput, cache.threads, cache.throughput
+        backend.threads, backend.per_second, cache.threads, cache.per_second
     ))
 }

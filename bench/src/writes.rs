@@ -27,14 +27,13 @@ const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    pub subscribers: u64,
-    /// Counters, spread evenly over the subscribers.
+    /// Subscribers 1..=`keys` are the counters; those that do not exist are left out.
     pub keys: u64,
-    pub workers: u64,
+    pub threads: u64,
     pub duration: Duration,
     /// How long an unsettled write is still retried after the end.
     pub grace: Duration,
-    /// All workers together, writes per second.
+    /// All threads together, writes per second.
     pub rate: Option<f64>,
 }
 
@@ -77,15 +76,14 @@ impl WriteReport {
 /// Writes until the time is up; every acknowledgement is in the log before the next write of its
 /// key is sent.
 pub async fn run(client: Client, options: &WriteOptions, log: LogWriter) -> Result<WriteReport> {
-    let keys = options.keys.clamp(1, options.subscribers);
-    let stride = options.subscribers / keys;
+    let keys = options.keys.max(1);
     let log = Arc::new(Mutex::new(log));
     let started = Instant::now();
-    let workers = options.workers.clamp(1, keys);
+    let workers = options.threads.clamp(1, keys);
     let interval = options.rate.map(|rate| Duration::from_secs_f64(workers as f64 / rate));
     let tasks: Vec<_> = (0..workers)
         .map(|number| {
-            let own = (number..keys).step_by(workers as usize).map(|k| (k * stride + 1) as i64);
+            let own = (number..keys).step_by(workers as usize).map(|k| (k + 1) as i64);
             let worker = Worker {
                 client: client.clone(),
                 log: log.clone(),
@@ -103,19 +101,23 @@ pub async fn run(client: Client, options: &WriteOptions, log: LogWriter) -> Resu
         report.merge(task.await??);
     }
     report.seconds = started.elapsed().as_secs_f64();
-    log.lock().await.finish()?;
+    if report.keys == 0 {
+        bail!("none of the subscribers 1..={keys} exists; load the population first");
+    }
     Ok(report)
 }
 
 struct Counter {
     s_id: i64,
+    /// The subscriber does not exist.
+    absent: bool,
     /// Last acknowledged value; `None` before the first read.
     value: Option<i64>,
 }
 
 impl Counter {
     fn new(s_id: i64) -> Self {
-        Self { s_id, value: None }
+        Self { s_id, absent: false, value: None }
     }
 }
 
@@ -131,15 +133,18 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self) -> Result<WriteReport> {
-        self.report.keys = self.counters.len() as u64;
         let mut counters = std::mem::take(&mut self.counters);
         let mut next = self.log.lock().await.first_value();
         let mut intended = Instant::now();
         loop {
-            // Counters of a worker share the sequence: each value is used once per key.
+            // Counters of a thread share the sequence: each value is used once per key.
             for counter in &mut counters {
                 if Instant::now() >= self.until {
+                    self.report.keys = present(&counters);
                     return Ok(self.report);
+                }
+                if counter.absent {
+                    continue;
                 }
                 if let Some(interval) = self.interval {
                     tokio::time::sleep_until(intended).await;
@@ -148,6 +153,9 @@ impl Worker {
                 self.write(counter, next).await?;
             }
             next += 1;
+            if present(&counters) == 0 {
+                return Ok(self.report);
+            }
         }
     }
 
@@ -159,7 +167,11 @@ impl Worker {
             let current = match counter.value {
                 Some(value) => value,
                 None => match self.read(counter.s_id).await {
-                    Ok(value) => *counter.value.insert(value),
+                    Ok(Some(value)) => *counter.value.insert(value),
+                    Ok(None) => {
+                        counter.absent = true;
+                        return Ok(());
+                    }
                     Err(error) => {
                         self.pause(&error).await?;
                         continue;
@@ -170,10 +182,12 @@ impl Worker {
                 Ok(_) => return self.acknowledged(counter, next, doubtful, started).await,
                 Err(error) if error.reason() == Some(Reason::GuardFailed) => {
                     match self.read(counter.s_id).await {
-                        Ok(found) if doubtful && found == next => {
+                        Ok(Some(found)) if doubtful && found == next => {
                             return self.acknowledged(counter, next, true, started).await;
                         }
-                        Ok(found) => return self.violated(counter, current, found).await,
+                        Ok(found) => {
+                            return self.violated(counter, current, found.unwrap_or(-1)).await;
+                        }
                         Err(error) => self.pause(&error).await?,
                     }
                 }
@@ -216,7 +230,8 @@ impl Worker {
         Ok(())
     }
 
-    async fn read(&self, s_id: i64) -> Result<i64, ClientError> {
+    /// The counter's value; `None` when there is no such subscriber.
+    async fn read(&self, s_id: i64) -> Result<Option<i64>, ClientError> {
         let table = TableRead {
             table: "subscriber".to_owned(),
             columns: vec!["msc_location".to_owned()],
@@ -225,21 +240,19 @@ impl Worker {
         let mut read = Read::tables(Key::root([Value::Int(s_id)]), vec![table]);
         read.no_bypass = true;
         let answer = self.client.read(&read).await?;
-        match answer.rows("subscriber").first().and_then(|row| row.first()) {
-            Some(Value::Int(value)) => Ok(*value),
-            _ => Err(ClientError::Protocol {
-                node: "cache".to_owned(),
-                message: "a counter's subscriber is missing; is the population loaded?".to_owned(),
-            }),
-        }
+        let value = answer.rows("subscriber").first().and_then(|row| row.first());
+        Ok(match value {
+            Some(Value::Int(value)) => Some(*value),
+            _ => None,
+        })
     }
 
     /// Waits before the next attempt, or gives up on an error that will not pass.
     async fn pause(&mut self, error: &ClientError) -> Result<()> {
         let class = error.reason().map_or("connection", Reason::as_str);
         *self.report.retries.entry(class.to_owned()).or_default() += 1;
-        if let ClientError::Protocol { message, .. } = error {
-            bail!("{message}");
+        if let ClientError::Protocol { .. } | ClientError::Convert(_) = error {
+            bail!("the counter writes cannot go on: {error}");
         }
         if let Some(Reason::Role | Reason::Schema | Reason::Request | Reason::Value) =
             error.reason()
@@ -249,6 +262,11 @@ impl Worker {
         tokio::time::sleep(error.retry_after().unwrap_or(RETRY_PAUSE)).await;
         Ok(())
     }
+}
+
+/// Counters whose subscriber exists.
+fn present(counters: &[Counter]) -> u64 {
+    counters.iter().filter(|c| !c.absent).count() as u64
 }
 
 fn compare_and_set(s_id: i64, current: i64, next: i64) -> Transact {
