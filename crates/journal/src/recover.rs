@@ -77,7 +77,7 @@ pub(crate) fn survey(fs: &dyn FileSystem, dir: &Path) -> Result<Survey, JournalE
         is_first = false;
         let newest = rest.peek().is_none();
         let scan = scan_opened(&opened)?;
-        take_segment(&mut survey, opened, &scan, newest)?;
+        take_segment(&mut survey, opened, &scan, newest, control.trimmed)?;
     }
     check_synced(dir, &survey, &control)?;
     survey.control = Some(control);
@@ -163,16 +163,18 @@ fn take_segment(
     opened: Opened,
     scan: &SegmentScan,
     newest: bool,
+    trimmed: Sequence,
 ) -> Result<(), JournalError> {
     if let Some(hole) = &scan.hole {
         check_hole(&opened, hole, newest)?;
     }
-    survey.last = survey.last.max(scan.last.unwrap_or(opened.header.after));
-    survey.frames += scan.frames;
-    if newest && scan.last.is_none() {
+    // a newest segment without a frame that is needed was never begun, or was being trimmed
+    if newest && scan.last.is_none_or(|last| last <= trimmed) {
         survey.leftovers.push(opened.path);
         return Ok(());
     }
+    survey.last = survey.last.max(scan.last.unwrap_or(opened.header.after));
+    survey.frames += scan.frames;
     let mut bytes = scan.file_bytes;
     if let Some(hole) = &scan.hole {
         bytes = hole.offset;

@@ -3,6 +3,7 @@
 mod basics;
 mod faults;
 mod file_system;
+mod fixtures;
 mod killed;
 mod model;
 mod offline;
