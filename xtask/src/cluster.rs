@@ -11,7 +11,7 @@ mod cgroup;
 mod control_plane;
 mod daemon;
 mod dns;
-pub mod environment;
+mod environment;
 mod images;
 mod kubectl;
 mod layout;
@@ -24,6 +24,7 @@ mod start;
 mod storage;
 mod teardown;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -75,9 +76,7 @@ enum ClusterCommand {
         action: NodeAction,
     },
     /// Import an image archive into the nodes
-    Load {
-        archive: PathBuf,
-    },
+    Load { archive: PathBuf },
 }
 
 #[derive(Args, Default)]
@@ -147,9 +146,7 @@ pub fn run(args: ClusterArgs) -> Result<()> {
         ClusterCommand::Env { json } => return environment::print(&run, *json),
         _ => {}
     }
-    if !rustix::process::geteuid().is_root() {
-        bail!("the cluster needs root: network namespaces, mounts and control groups");
-    }
+    need_root()?;
     let _lock = daemon::lock(&run)?;
     match args.command {
         ClusterCommand::Up(up) => start::up(&run, &up),
@@ -177,13 +174,82 @@ const NOT_UP: &str = "no cluster in this run folder: `cargo xtask cluster up` fi
 /// Starts the full cluster in the default place, unless it runs.
 pub fn ensure_up(existing: bool) -> Result<()> {
     let run = default_run_dir();
+    need_root()?;
     let _lock = daemon::lock(&run)?;
     start::up(&run, &UpArgs { existing, ..UpArgs::default() })
+}
+
+/// Stops the cluster in the default place.
+pub fn take_down() -> Result<()> {
+    let run = default_run_dir();
+    let _lock = daemon::lock(&run)?;
+    down(&run)
 }
 
 /// Imports an image archive into the cluster in the default place.
 pub fn load_image(archive: &std::path::Path) -> Result<()> {
     images::load(&default_run_dir(), archive)
+}
+
+/// Variables of the cluster in the default place.
+pub fn variables() -> Result<BTreeMap<&'static str, String>> {
+    environment::variables(&default_run_dir())
+}
+
+/// A file for `/etc/resolv.conf` with which names of the cluster resolve outside of pods.
+pub fn resolver_file() -> PathBuf {
+    let file = default_run_dir().join("resolv.conf");
+    if file.exists() { file } else { PathBuf::from("/etc/resolv.conf") }
+}
+
+/// A part that tests use on its own, beside any cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alone {
+    Backend,
+    /// API server and etcd; the tests themselves play the controllers.
+    ControlPlane,
+}
+
+impl Alone {
+    fn run_dir(self) -> RunDir {
+        let name = match self {
+            Alone::Backend => "tests-backend",
+            Alone::ControlPlane => "tests-control-plane",
+        };
+        RunDir::at(format!("{DEFAULT_RUN_DIR}-{name}"))
+    }
+}
+
+/// Starts one part in its own run folder; gives its variables.
+pub fn start_alone(part: Alone) -> Result<BTreeMap<&'static str, String>> {
+    need_root()?;
+    let run = part.run_dir();
+    let _lock = daemon::lock(&run)?;
+    let alone = part == Alone::ControlPlane;
+    let port_base = Some(if alone { layout::TEST_PORT_BASE } else { layout::TEST_PORT_BASE + 10 });
+    let args = UpArgs {
+        control_plane_only: alone,
+        without_controller_manager: alone,
+        backend_only: !alone,
+        port_base,
+        ..UpArgs::default()
+    };
+    start::up(&run, &args)?;
+    environment::variables(&run)
+}
+
+/// Stops what [`start_alone`] started.
+pub fn stop_alone(part: Alone) -> Result<()> {
+    let run = part.run_dir();
+    let _lock = daemon::lock(&run)?;
+    teardown::run(&run, false)
+}
+
+fn need_root() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("the cluster needs root: network namespaces, mounts and control groups");
+    }
+    Ok(())
 }
 
 fn down(run: &RunDir) -> Result<()> {
@@ -204,7 +270,8 @@ fn down(run: &RunDir) -> Result<()> {
 
 fn on_node(run: &RunDir, action: NodeAction) -> Result<()> {
     let known = |name: &str| -> Result<Node> {
-        Node::find(name).with_context(|| format!("no node named {name}; there are node-1 to node-3"))
+        Node::find(name)
+            .with_context(|| format!("no node named {name}; there are node-1 to node-3"))
     };
     match action {
         NodeAction::Kill { node } => node::kill(run, known(&node)?),

@@ -37,12 +37,16 @@ pub fn ensure(run: &RunDir, ports: Ports, host: &str) -> Result<()> {
     }
     for (node, name) in NODES.iter().zip(&node_names) {
         let common_name = format!("system:node:{name}");
-        issue(&pki, &authority, &Subject {
-            file: name,
-            name: &common_name,
-            group: Some("system:nodes"),
-            serves: vec![node.address(), name.clone()],
-        })?;
+        issue(
+            &pki,
+            &authority,
+            &Subject {
+                file: name,
+                name: &common_name,
+                group: Some("system:nodes"),
+                serves: vec![node.address(), name.clone()],
+            },
+        )?;
         kubeconfig(run, ports, BRIDGE_ADDRESS, name)?;
     }
     let key = KeyPair::generate()?;

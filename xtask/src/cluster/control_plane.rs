@@ -3,7 +3,6 @@
 //! bridge address.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -99,9 +98,7 @@ fn api_server(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
         .arg("--enable-admission-plugins=NodeRestriction")
         .arg("--profiling=false");
     if shape.nodes {
-        command
-            .arg("--bind-address=0.0.0.0")
-            .arg(format!("--advertise-address={BRIDGE_ADDRESS}"));
+        command.arg("--bind-address=0.0.0.0").arg(format!("--advertise-address={BRIDGE_ADDRESS}"));
     } else {
         command
             .arg("--bind-address=127.0.0.1")
@@ -149,9 +146,4 @@ fn scheduler(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
 fn authenticated(kubeconfig: &str) -> [String; 3] {
     ["kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig"]
         .map(|flag| format!("--{flag}={kubeconfig}"))
-}
-
-/// Whether a control plane has run in this folder before.
-pub fn known(run: &RunDir) -> bool {
-    Path::new(&run.kubeconfig("admin")).exists()
 }

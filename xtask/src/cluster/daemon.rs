@@ -57,7 +57,10 @@ pub fn running(run: &RunDir, name: &str) -> Option<Recorded> {
 pub fn names(run: &RunDir) -> Vec<String> {
     let mut names: Vec<String> = fs::read_dir(run.join("pid"))
         .map(|entries| {
-            entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+            entries
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect()
         })
         .unwrap_or_default();
     names.sort();

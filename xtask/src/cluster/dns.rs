@@ -18,6 +18,9 @@ pub fn ensure(run: &RunDir, tools: &Tools, ports: Ports) -> Result<()> {
     kubectl.apply(&objects(ports))?;
     let file = run.join("Corefile");
     fs::write(&file, corefile(run, ports))?;
+    // for programs outside of pods that want to use the cluster's names
+    let search = "search svc.cluster.local cluster.local\noptions ndots:5 timeout:1 attempts:3\n";
+    fs::write(run.join("resolv.conf"), format!("nameserver {DNS_SERVICE}\n{search}"))?;
     let mut command = Command::new(tools.coredns());
     command.arg("-conf").arg(&file);
     daemon::start(run, "dns", &mut command)?;

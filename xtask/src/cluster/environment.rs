@@ -30,6 +30,7 @@ pub fn variables(run: &RunDir) -> Result<BTreeMap<&'static str, String>> {
         }
     }
     if record.kind == Kind::Full {
+        variables.insert("CACHETIER_RESOLV_CONF", run.text("resolv.conf"));
         variables.insert("CACHETIER_STORAGE_CLASS", storage::CLASS.to_owned());
     }
     Ok(variables)
@@ -102,6 +103,7 @@ pub fn print_status(run: &RunDir) -> Result<()> {
 /// What to type next.
 pub fn hint(run: &RunDir) -> String {
     let default = run.root() == std::path::Path::new(super::DEFAULT_RUN_DIR);
-    let place = if default { String::new() } else { format!(" --run-dir {}", run.root().display()) };
+    let place =
+        if default { String::new() } else { format!(" --run-dir {}", run.root().display()) };
     format!("eval \"$(cargo xtask cluster env{place})\"")
 }

@@ -38,7 +38,15 @@ fn pause_archive() -> Result<PathBuf> {
     let (source, program) = (folder.join("pause.rs"), folder.join("pause"));
     fs::write(&source, PAUSE_SOURCE)?;
     let mut rustc = Command::new("rustc");
-    rustc.args(["-O", "-C", "target-feature=+crt-static", "-C", "panic=abort", "-C", "strip=symbols"]);
+    rustc.args([
+        "-O",
+        "-C",
+        "target-feature=+crt-static",
+        "-C",
+        "panic=abort",
+        "-C",
+        "strip=symbols",
+    ]);
     process::capture(rustc.arg("-o").arg(&program).arg(&source)).context("compiling pause")?;
     let mut layer = Layer::default();
     layer.file("pause", 0o755, fs::read(&program)?);

@@ -21,6 +21,8 @@ pub const VOLUMES_PER_NODE: usize = 12;
 pub const FULL_PORT_BASE: u16 = 26440;
 /// First port of a control plane on its own.
 pub const CONTROL_PLANE_PORT_BASE: u16 = 26540;
+/// First port of the parts that `cargo xtask test` starts.
+pub const TEST_PORT_BASE: u16 = 26640;
 /// The label that marks a host with persistent memory.
 pub const MEMORY_LABEL: &str = "feature.node.kubernetes.io/memory-nv.present";
 
@@ -74,9 +76,6 @@ pub struct Ports {
 impl Ports {
     pub fn from(base: u16) -> Ports {
         Ports { base }
-    }
-    pub fn base(self) -> u16 {
-        self.base
     }
     pub fn api_server(self) -> u16 {
         self.base

@@ -244,9 +244,7 @@ fn kubelet_config(run: &RunDir, node: Node) -> serde_json::Value {
 
 fn proxy_command(run: &RunDir, tools: &Tools, node: Node) -> Command {
     let mut command = network::inside(node, tools.kube());
-    command
-        .arg("proxy")
-        .arg(format!("--config={}", run.node(node).join("proxy.json").display()));
+    command.arg("proxy").arg(format!("--config={}", run.node(node).join("proxy.json").display()));
     command
 }
 

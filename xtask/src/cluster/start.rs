@@ -62,20 +62,22 @@ fn plan(run: &RunDir, args: &UpArgs) -> Result<Record> {
     let base = match kind {
         Kind::Full | Kind::Existing => FULL_PORT_BASE,
         Kind::ControlPlane => CONTROL_PLANE_PORT_BASE,
-        Kind::Backend => CONTROL_PLANE_PORT_BASE + 100,
+        Kind::Backend => CONTROL_PLANE_PORT_BASE + 10,
     };
     let backend_host = match kind {
         Kind::Full => BRIDGE_ADDRESS.to_owned(),
         Kind::Existing => match &args.backend_address {
             Some(address) => address.clone(),
-            None => own_address().context("finding an address of this machine: --backend-address")?,
+            None => {
+                own_address().context("finding an address of this machine: --backend-address")?
+            }
         },
         Kind::ControlPlane | Kind::Backend => "127.0.0.1".to_owned(),
     };
     let kubeconfig = match kind {
-        Kind::Existing => Some(
-            std::env::var("KUBECONFIG").context("--existing: KUBECONFIG names no cluster")?,
-        ),
+        Kind::Existing => {
+            Some(std::env::var("KUBECONFIG").context("--existing: KUBECONFIG names no cluster")?)
+        }
         _ => None,
     };
     Ok(Record {

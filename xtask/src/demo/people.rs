@@ -53,7 +53,7 @@ fn latency_table(report: &Report) -> Table {
 fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
-        .load_preset(UTF8_FULL_CONDENSED)
+        .load_style(UTF8_FULL_CONDENSED)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(header.to_vec());
     table

@@ -24,16 +24,7 @@ impl Programs {
     }
 
     pub fn build(&self) -> Result<()> {
-        process::run(workspace::cargo().args([
-            "build",
-            "--profile",
-            "image",
-            "--locked",
-            "-p",
-            "bench",
-            "-p",
-            "cachectl",
-        ]))
+        crate::image::build("image")
     }
 }
 
@@ -100,9 +91,7 @@ fn timed_run(mut command: Command, seconds: u64) -> Result<Run> {
 fn client_certificate(cluster: &Cluster) -> Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     for name in ["ca.crt", "tls.crt", "tls.key"] {
-        let template = format!(
-            "go-template={{{{index .data \"{name}\" | base64decode}}}}",
-        );
+        let template = format!("go-template={{{{index .data \"{name}\" | base64decode}}}}",);
         let text = cluster.kubectl(&[
             "-n",
             "telecom",
@@ -178,15 +167,8 @@ impl Drop for WriteLoad {
 
 /// Ends the cache-node process of a pod with signal 9, found by the pod's UID in its cgroup.
 pub fn kill_node(cluster: &Cluster, pod: &str) -> Result<()> {
-    let uid = cluster.kubectl(&[
-        "-n",
-        "telecom",
-        "get",
-        "pod",
-        pod,
-        "-o",
-        "jsonpath={.metadata.uid}",
-    ])?;
+    let uid =
+        cluster.kubectl(&["-n", "telecom", "get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])?;
     for entry in std::fs::read_dir("/proc")? {
         let path = entry?.path();
         let cgroup = std::fs::read_to_string(path.join("cgroup")).unwrap_or_default();

@@ -1,0 +1,163 @@
+//! Runs one `cargo test`, shows its output as it comes, and reads the results out of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+
+/// What became of one test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Passed,
+    Failed,
+    Skipped,
+}
+
+/// Counts and names of one or more runs.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    pub passed: usize,
+    pub failed: usize,
+    pub skipped: usize,
+    /// Outcome by the test's whole path; a name that several programs share keeps the worst.
+    pub outcomes: BTreeMap<String, Outcome>,
+}
+
+impl Summary {
+    pub fn add(&mut self, other: Summary) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+        for (name, outcome) in other.outcomes {
+            self.record(&name, outcome);
+        }
+    }
+
+    /// A failure outside any test, such as one that did not compile or ended its program.
+    pub fn fail(&mut self, what: &str) {
+        self.failed += 1;
+        self.record(what, Outcome::Failed);
+    }
+
+    pub fn failures(&self) -> impl Iterator<Item = &str> {
+        self.outcomes
+            .iter()
+            .filter(|(_, outcome)| **outcome == Outcome::Failed)
+            .map(|(name, _)| name.as_str())
+    }
+
+    fn record(&mut self, name: &str, outcome: Outcome) {
+        let known = self.outcomes.entry(name.to_owned()).or_insert(outcome);
+        if outcome == Outcome::Failed || *known == Outcome::Skipped {
+            *known = outcome;
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
+    }
+}
+
+/// Runs the command; its failure is part of the summary, not an error.
+pub fn run(command: &mut Command) -> Result<Summary> {
+    let mut child = command.stdout(Stdio::piped()).spawn().context("starting cargo test")?;
+    let mut reader = Reader::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = String::from_utf8_lossy(&line?).into_owned();
+            println!("{line}");
+            reader.line(&line);
+        }
+    }
+    let status = child.wait()?;
+    let mut summary = reader.summary;
+    if !status.success() && summary.failed == 0 {
+        summary.fail("cargo test itself: a test program did not compile or ended early");
+    }
+    Ok(summary)
+}
+
+/// Understands libtest's plain output. Counts come from its closing lines; names from the lines of
+/// single tests, which a test that prints may tear apart.
+#[derive(Debug, Default)]
+struct Reader {
+    summary: Summary,
+    torn: Option<String>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) {
+        if let Some(counts) = line.strip_prefix("test result: ") {
+            self.torn = None;
+            self.summary.passed += count(counts, " passed");
+            self.summary.failed += count(counts, " failed");
+            self.summary.skipped += count(counts, " ignored");
+            return;
+        }
+        if let Some((name, rest)) =
+            line.strip_prefix("test ").and_then(|rest| rest.split_once(" ... "))
+        {
+            let name = name.trim_end_matches(" - should panic").to_owned();
+            match outcome(rest) {
+                Some(outcome) => self.summary.record(&name, outcome),
+                None => self.torn = Some(name),
+            }
+            return;
+        }
+        if let (Some(name), Some(outcome)) = (&self.torn, outcome(line)) {
+            let name = name.clone();
+            self.summary.record(&name, outcome);
+            self.torn = None;
+        }
+    }
+}
+
+fn outcome(text: &str) -> Option<Outcome> {
+    let text = text.trim_end();
+    if text.starts_with("ignored") {
+        return Some(Outcome::Skipped);
+    }
+    // a test's own output may stand before the word
+    if text == "ok" || text.ends_with(" ok") || text.starts_with("ok ") {
+        return Some(Outcome::Passed);
+    }
+    (text.ends_with("FAILED") || text.starts_with("FAILED")).then_some(Outcome::Failed)
+}
+
+fn count(counts: &str, what: &str) -> usize {
+    counts
+        .split([';', '.'])
+        .filter_map(|part| part.strip_suffix(what))
+        .find_map(|number| number.trim().parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, Reader};
+
+    #[test]
+    fn results_are_read_from_plain_output_even_when_a_test_prints() {
+        let mut reader = Reader::default();
+        for line in [
+            "running 4 tests",
+            "test a::d07_one ... ok",
+            "test b ... ignored, needs a cluster",
+            "test c ... some words of the test",
+            "ok",
+            "test e - should panic ... FAILED",
+            "test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 9 filtered out; \
+             finished in 0.00s",
+        ] {
+            reader.line(line);
+        }
+        let summary = reader.summary;
+        assert_eq!(summary.to_string(), "2 passed, 1 failed, 1 skipped");
+        assert_eq!(summary.outcomes.get("c"), Some(&Outcome::Passed));
+        assert_eq!(summary.failures().collect::<Vec<_>>(), ["e"]);
+    }
+}

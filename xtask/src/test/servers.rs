@@ -1,0 +1,60 @@
+//! The PostgreSQL and the API server that tests without pods use: started before, stopped after,
+//! each in its own run folder, so that a developer's cluster is left alone.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+
+use super::Level;
+use crate::cluster::{self, Alone};
+use crate::{image, workspace};
+
+/// What runs for one test run.
+pub struct Servers {
+    started: Vec<Alone>,
+    environment: BTreeMap<&'static str, String>,
+}
+
+impl Servers {
+    pub fn start(levels: &[Level]) -> Result<Servers> {
+        let mut servers = Servers { started: Vec::new(), environment: BTreeMap::new() };
+        let programs = image::programs_dir("dev").to_string_lossy().into_owned();
+        servers.environment.insert("CACHETIER_BIN_DIR", programs);
+        let chart = workspace::root().join("charts/cachetier").to_string_lossy().into_owned();
+        servers.environment.insert("CACHETIER_CHART", chart);
+        if levels.contains(&Level::Unit) || levels.contains(&Level::Node) {
+            servers.one(Alone::Backend)?;
+        }
+        if levels.contains(&Level::Operator) {
+            servers.one(Alone::ControlPlane)?;
+        }
+        Ok(servers)
+    }
+
+    fn one(&mut self, part: Alone) -> Result<()> {
+        let variables = cluster::start_alone(part)?;
+        self.started.push(part);
+        self.environment.extend(variables);
+        // the run folder of one part says nothing about the other
+        self.environment.remove("CACHETIER_RUN");
+        Ok(())
+    }
+
+    /// Variables for the test programs.
+    pub fn environment(&self) -> &BTreeMap<&'static str, String> {
+        &self.environment
+    }
+
+    pub fn stop(mut self) -> Result<()> {
+        self.started.drain(..).try_for_each(cluster::stop_alone)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for part in self.started.drain(..) {
+            // only on the way out of a failed run, whose own error is the one to show
+            let _ = cluster::stop_alone(part);
+        }
+    }
+}
