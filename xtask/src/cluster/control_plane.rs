@@ -37,6 +37,15 @@ pub fn start(run: &RunDir, tools: &Tools, shape: Shape) -> Result<()> {
     for folder in ["etcd", "pki"] {
         fs::create_dir_all(run.join(folder))?;
     }
+    for (name, port) in [
+        ("etcd", shape.ports.etcd()),
+        ("etcd", shape.ports.etcd_peer()),
+        ("api-server", shape.ports.api_server()),
+        ("controller-manager", shape.ports.controller_manager()),
+        ("scheduler", shape.ports.scheduler()),
+    ] {
+        daemon::port_free(run, name, port)?;
+    }
     daemon::start(run, "etcd", &mut etcd(run, tools, shape.ports))?;
     daemon::start(run, "api-server", &mut api_server(run, tools, shape))?;
     let kubectl = Kubectl::new(run, tools);

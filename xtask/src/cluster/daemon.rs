@@ -5,6 +5,7 @@
 //! somebody else is never signalled.
 
 use std::fs::{self, File, OpenOptions};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,6 +18,9 @@ use crate::process::wait_until;
 
 /// How long a process may take to obey a polite signal before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// How long a port may stay taken by a process that is ending.
+const PORT_GRACE: Duration = Duration::from_secs(5);
 
 /// A process as recorded: its id and when the kernel says that it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,18 @@ pub fn start(run: &RunDir, name: &str, command: &mut Command) -> Result<bool> {
     let started = start_time(pid).unwrap_or_default();
     fs::write(run.join(&format!("pid/{name}")), format!("{pid} {started}\n"))?;
     Ok(true)
+}
+
+/// Waits until a port that the daemon `name` is about to use is free: its predecessor may be on its
+/// way out, or a stranger sits there and must be named before anything half starts.
+pub fn port_free(run: &RunDir, name: &str, port: u16) -> Result<()> {
+    if running(run, name).is_some() {
+        return Ok(());
+    }
+    let free = || TcpListener::bind(("127.0.0.1", port)).is_ok();
+    wait_until(&format!("port {port}"), PORT_GRACE, free).with_context(|| {
+        format!("port {port} ({name}) is used by another program; choose another --port-base")
+    })
 }
 
 /// The daemon's process, if it is alive and still the one that was recorded.

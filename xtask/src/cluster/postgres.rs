@@ -43,6 +43,7 @@ impl Server<'_> {
         let mut server = Command::new(format!("{BIN}/postgres"));
         server.arg("-D").arg(&data);
         as_postgres(&mut server)?;
+        daemon::port_free(self.run, "postgres", self.ports.postgres())?;
         daemon::start(self.run, "postgres", &mut server)?;
         let ready = wait_until("PostgreSQL to accept connections", START_LIMIT, || {
             self.psql("postgres", "select 1").is_ok()
