@@ -72,7 +72,7 @@ pub fn prepare(args: &E2eArgs) -> Result<BTreeMap<&'static str, String>> {
     }
     let mut environment = cluster::variables()?;
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
-    let program = std::env::current_exe().context("finding this program")?;
+    let program = workspace::this_program().context("finding this program")?;
     environment.insert("CACHETIER_XTASK", text(program));
     environment.insert("CACHETIER_BIN_DIR", text(image::programs_dir(args.profile())));
     environment.insert("CACHETIER_CHART", text(workspace::root().join("charts/cachetier")));

@@ -38,3 +38,11 @@ pub fn cargo() -> std::process::Command {
     command.current_dir(root());
     command
 }
+
+/// The path of this program, for running it again. Cargo may have replaced the file meanwhile; the
+/// kernel then calls ours deleted, and the new one of the same name does as well.
+pub fn this_program() -> std::io::Result<PathBuf> {
+    let path = std::env::current_exe()?;
+    let text = path.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
+}

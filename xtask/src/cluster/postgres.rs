@@ -118,9 +118,7 @@ impl Server<'_> {
         settings += &self.settings(data.join("server.key").exists());
         fs::write(data.join("postgresql.conf"), settings)?;
         let access = "local all all trust\n\
-                      host all all 127.0.0.0/8 scram-sha-256\n\
-                      host all all 10.0.0.0/8 scram-sha-256\n\
-                      host all all 172.16.0.0/12 scram-sha-256\n";
+                      host all all all scram-sha-256\n";
         fs::write(data.join("pg_hba.conf"), access)?;
         Ok(())
     }

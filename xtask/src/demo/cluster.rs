@@ -87,7 +87,7 @@ impl Cluster {
 
 /// This very program with other arguments.
 pub fn xtask(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    let mut command = Command::new(crate::workspace::this_program().context("finding this program")?);
     command.args(arguments);
     Ok(command)
 }

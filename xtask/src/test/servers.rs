@@ -22,7 +22,7 @@ impl Servers {
         servers.environment.insert("CACHETIER_BIN_DIR", programs);
         let chart = workspace::root().join("charts/cachetier").to_string_lossy().into_owned();
         servers.environment.insert("CACHETIER_CHART", chart);
-        let program = std::env::current_exe()?.to_string_lossy().into_owned();
+        let program = workspace::this_program()?.to_string_lossy().into_owned();
         servers.environment.insert("CACHETIER_XTASK", program);
         if levels.contains(&Level::Unit) || levels.contains(&Level::Node) {
             servers.one(Alone::Backend)?;
