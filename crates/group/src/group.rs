@@ -1,39 +1,52 @@
 //! The handle of a group: every call a process or an application can make.
-#![allow(unused_variables)] // signatures first; bodies follow
+//!
+//! Owns nothing but the way in; each call is answered by the module of its name.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cachetier_journal::file_system::FileSystem;
 use cachetier_model::node_config::NodeConfig;
 use cachetier_model::{
-    Epoch, GroupSchema, Instance, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
+    Epoch, GroupSchema, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
 };
+use cachetier_write_through::{Backend, FlushMarks};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
-    BeginLoad, ChunkOutcome, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position,
-    ReadCall, ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
+    BeginLoad, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position, ReadCall,
+    ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
 };
+use crate::core::Core;
 use crate::error::GroupError;
+use crate::load::ChunkLoad;
 use crate::peers::Peers;
+use crate::shared::Shared;
 use crate::status::{Counters, Ended, Status};
+use crate::{open, report, start};
 
 /// What a group is started with.
 pub struct GroupOptions {
     pub config: NodeConfig,
     /// This node's name and the address others reach it by.
     pub node: NodeEntry,
-    /// Said in the status.
     pub peers: Arc<dyn Peers>,
 }
 
 /// A running group. Cheap to clone; [`Group::close`] ends it in order.
 #[derive(Clone)]
-pub struct Group {}
+pub struct Group {
+    inner: Arc<Inner>,
+}
 
-fn later<T>() -> Result<T, GroupError> {
-    Err(GroupError::Starting { reason: "not there yet".into() })
+struct Inner {
+    shared: Arc<Shared>,
+    /// Set once, when the tables are known and the journal's tail is back.
+    core: Arc<watch::Sender<Option<Arc<Core>>>>,
+    /// See `report`.
+    ready_once: AtomicBool,
 }
 
 impl Group {
@@ -45,62 +58,119 @@ impl Group {
         options: GroupOptions,
         shutdown: CancellationToken,
     ) -> Result<Self, GroupError> {
-        later()
+        let _ = (options, shutdown);
+        Err(GroupError::internal("the database side is not built in yet"))
+    }
+
+    /// The same over another backend and file system.
+    pub async fn start_with(
+        options: GroupOptions,
+        backend: Arc<dyn Backend>,
+        files: Arc<dyn FileSystem>,
+        shutdown: CancellationToken,
+    ) -> Result<Self, GroupError> {
+        let GroupOptions { config, node, peers } = options;
+        let shutdown = shutdown.child_token();
+        let shared = open::open(config, node, peers, backend, files, shutdown).await?;
+        let core = Arc::new(watch::Sender::new(None));
+        if shared.fenced().is_none() {
+            tokio::spawn(start::run(Arc::clone(&shared), Arc::clone(&core)));
+        }
+        Ok(Self { inner: Arc::new(Inner { shared, core, ready_once: AtomicBool::new(false) }) })
+    }
+
+    fn core(&self) -> Result<Arc<Core>, GroupError> {
+        if let Some(core) = self.inner.core.borrow().as_ref() {
+            return Ok(Arc::clone(core));
+        }
+        self.inner.shared.check_alive()?;
+        let problem = self.inner.shared.problems.all().into_iter().next();
+        let reason = problem.map_or("the backend is being asked for its tables".into(), |p| {
+            format!("{}: {}", p.reason, p.message).into()
+        });
+        Err(GroupError::Starting { reason })
     }
 
     /// Returns once the group has ended or must be ended: the process should stop then.
     pub async fn ended(&self) -> Ended {
-        Ended::Closed
+        let mut ended = self.inner.shared.ended.subscribe();
+        let ended = ended.wait_for(Option::is_some).await;
+        ended.ok().and_then(|ended| ended.clone()).unwrap_or(Ended::Closed)
     }
 
     /// Ends in order: writes refused, what the backend takes within `grace` flushed, the journal
     /// closed. What is left is replayed at the next start.
-    pub async fn close(&self, grace: Duration) {}
+    pub async fn close(&self, grace: Duration) {
+        let shared = &self.inner.shared;
+        shared.writes_stopped.store(true, Ordering::Release);
+        if let Ok(core) = self.core() {
+            let mut marks = core.lanes.watch();
+            let empty = |_: &FlushMarks| core.lanes.backlog().is_empty();
+            if tokio::time::timeout(grace, marks.wait_for(empty)).await.is_err() {
+                tracing::warn!(node = %shared.node.name,
+                    transactions = core.lanes.backlog().transactions,
+                    "closed with unflushed transactions; they stay in the journal");
+            }
+        }
+        shared.shutdown.cancel();
+        if let Err(error) = shared.journal.clone().close().await {
+            tracing::error!(node = %shared.node.name, reason = %error, "journal not closed in order");
+        }
+        shared.end(Ended::Closed);
+    }
 
     /// The tables; `Starting` until the backend or the journal told them.
     pub fn schema(&self) -> Result<Arc<GroupSchema>, GroupError> {
-        later()
+        Ok(Arc::clone(&self.core()?.schema))
+    }
+
+    /// Returns once the tables are known and calls can be served.
+    pub async fn started(&self) -> Result<(), GroupError> {
+        let mut core = self.inner.core.subscribe();
+        let started = core.wait_for(Option::is_some).await;
+        started.map(|_| ()).map_err(GroupError::internal)
     }
 
     /// This node's name and address.
     pub fn node(&self) -> &NodeEntry {
-        std::process::abort()
+        &self.inner.shared.node
     }
 
     pub fn topology(&self) -> Option<Arc<Topology>> {
-        None
+        self.inner.shared.topology.borrow().clone()
     }
 
     /// The topology held, and every later one.
     pub fn watch_topology(&self) -> watch::Receiver<Option<Arc<Topology>>> {
-        watch::channel(None).1
+        self.inner.shared.topology.subscribe()
     }
 
     /// Accepts a newer topology (an older or equal one changes nothing); answers the version held.
     pub async fn apply_topology(&self, topology: Topology) -> Result<Epoch, GroupError> {
-        later()
+        self.inner.shared.check_alive()?;
+        self.inner.shared.apply_topology(topology).await
     }
 
     /// Finds where an instance is: here, or at another node. Asks this engine, then the peers,
     /// then the backend for the root key behind a lookup key.
     pub async fn locate(&self, key: &KeySelector) -> Result<Located, GroupError> {
-        later()
+        self.core()?.locate(key).await
     }
 
     /// Reads one instance of this node's slots. A lookup key that does not name the instance (any
     /// more) answers `found: false`.
     pub async fn read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        later()
+        self.core()?.read(call).await
     }
 
     /// Reads past the store, for slots whose owner is away; refused by policy with the reason.
     pub async fn bypass_read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        later()
+        self.core()?.bypass_read(call).await
     }
 
     /// Guards and changes on one instance of this node's slots, all or nothing.
     pub async fn transact(&self, call: TransactCall) -> Result<Transacted, GroupError> {
-        later()
+        self.core()?.transact(call).await
     }
 
     /// True once the position has reached the backend; false after `timeout`.
@@ -109,7 +179,13 @@ impl Group {
         position: Position,
         timeout: Duration,
     ) -> Result<bool, GroupError> {
-        later()
+        let core = self.core()?;
+        let ours = core.shared.journal.id();
+        if position.journal != ours {
+            let id = format!("{}; this node's is {ours}", position.journal);
+            return Err(GroupError::Unknown { what: "journal", id });
+        }
+        core.all_reached(position.sequence, timeout).await
     }
 
     /// The root key behind a lookup key, among the instances loaded here (what peers ask).
@@ -118,7 +194,7 @@ impl Group {
         lookup: LookupId,
         key: &LookupKey,
     ) -> Result<Option<RootKey>, GroupError> {
-        later()
+        self.core()?.resolve(lookup, key).await
     }
 
     /// Stops serving these slots, flushes them and lets them go (what the new owner asks).
@@ -128,12 +204,12 @@ impl Group {
         taker: &str,
         slots: &SlotSet,
     ) -> Result<Released, GroupError> {
-        later()
+        self.core()?.release_slots(topology, taker, slots).await
     }
 
     /// Registers a load and hands out a ticket: take it before the snapshot is opened.
     pub async fn begin_load(&self, call: BeginLoad) -> Result<LoadBegun, GroupError> {
-        later()
+        self.core()?.begin_load(&call)
     }
 
     /// Starts one chunk of a registered load.
@@ -143,12 +219,18 @@ impl Group {
         chunk: u32,
         ticket: u64,
     ) -> Result<ChunkLoad, GroupError> {
-        later()
+        self.core()?.load_chunk(load_id, chunk, ticket)
     }
 
     /// Refuses writes from now on (`true`) and reports what is left to flush; or takes them again.
     pub async fn drain(&self, stop_writes: bool) -> Result<Drained, GroupError> {
-        later()
+        let shared = &self.inner.shared;
+        let before = shared.writes_stopped.swap(stop_writes, Ordering::AcqRel);
+        if before != stop_writes {
+            tracing::info!(node = %shared.node.name, stop_writes, "drain");
+        }
+        let core = self.core()?;
+        Ok(Drained { backlog: core.backlog(), writes_stopped: stop_writes })
     }
 
     /// Compares the loaded instances with the backend: everything (0) or about one in `sample`.
@@ -157,38 +239,25 @@ impl Group {
         &self,
         sample: u32,
     ) -> Result<mpsc::Receiver<Result<CompareProgress, GroupError>>, GroupError> {
-        later()
+        Ok(self.core()?.compare(sample))
     }
 
+    /// Rejects of this node's slots, oldest first.
     pub async fn rejects(&self, limit: u32) -> Result<Vec<RejectFigure>, GroupError> {
-        later()
+        self.core()?.list_rejects(limit).await
     }
 
     /// Decides about a reject and what follows it; answers the number of transactions.
     pub async fn resolve_reject(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
-        later()
+        self.core()?.resolve_reject(id, discard).await
     }
 
     pub async fn status(&self) -> Status {
-        std::process::abort()
+        let core = self.inner.core.borrow().clone();
+        report::status(&self.inner.shared, core.as_ref(), &self.inner.ready_once)
     }
 
     pub fn counters(&self) -> Counters {
-        Counters::default()
-    }
-}
-
-/// One chunk of a load, being installed.
-pub struct ChunkLoad {}
-
-impl ChunkLoad {
-    /// Installs instances, all rows each. Synchronous; call it with a few hundred at a time.
-    pub fn install(&mut self, instances: Vec<Instance>) -> Result<(), GroupError> {
-        later()
-    }
-
-    /// The chunk was sent whole: counts it. Dropping without this counts nothing.
-    pub fn finish(self) -> ChunkOutcome {
-        ChunkOutcome::default()
+        report::counters(&self.inner.shared)
     }
 }

@@ -3,16 +3,44 @@
 //! around it.
 //!
 //! Owns the order of things: durable before visible before acknowledged, load before write, refuse
-//! before freeze before flush before hand over. Must never name a transport, a cluster or a SQL
-//! driver. Data comes in by the calls of [`Group`], goes to the journal (`write`), from there
-//! through the lanes to the backend (`outlet`, `flush_events`), and comes from the backend by misses
-//! (`read_through`) and loads (`load`).
+//! before flush before hand over. Must never name a transport, a cluster or a SQL driver.
+//!
+//! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
+//! `write` (one transaction), `flush_events` (what the backend made of it), `trim`; `read`,
+//! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
+//! `rejects`, `compare`, `report`.
 
 mod calls;
+mod compare;
+mod core;
+mod coverage;
+mod decisions;
+mod difference;
 mod error;
+mod evaluate;
+mod flush_events;
+mod frames;
 mod group;
+mod load;
+mod locate;
+mod move_slots;
+mod notebook;
+mod open;
+mod ownership;
 mod peers;
+mod read;
+mod read_through;
+mod refusals;
+mod rejects;
+mod report;
+mod restore;
+mod shared;
+mod slots;
+mod start;
 mod status;
+mod topology;
+mod trim;
+mod write;
 
 pub use calls::{
     AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareProgress, Drained, KeySelector,
@@ -20,6 +48,7 @@ pub use calls::{
     TableDifference, TableRowsFigure, TransactCall, Transacted,
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};
-pub use group::{ChunkLoad, Group, GroupOptions};
+pub use group::{Group, GroupOptions};
+pub use load::ChunkLoad;
 pub use peers::{NoPeers, PeerError, Peers};
 pub use status::{Counters, Ended, LoadFigures, Phase, Problem, Status};

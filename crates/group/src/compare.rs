@@ -1,0 +1,242 @@
+//! Proof that cache and backend hold the same: every loaded instance, or a sample of them.
+//!
+//! Walks a snapshot of the backend beside the store, and the store beside what the walk saw. What
+//! differs at first sight may just be unflushed: it is compared again after its flush, until it
+//! stands still. Must never count a pending write as a difference, nor take "not loaded" for one.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachetier_engine::ReadAnswer;
+use cachetier_model::{Instance, ReadPlan, RootKey, SlotId};
+use cachetier_write_through::{KeyRange, ScanRequest};
+use tokio::sync::mpsc;
+
+use crate::calls::{CompareProgress, TableDifference};
+use crate::core::Core;
+use crate::difference;
+use crate::error::GroupError;
+use crate::ownership::SlotState;
+
+const PAGE: u32 = 512;
+/// Suspects compared again together.
+const RECHECK_BATCH: usize = 64;
+const RECHECKS_MAX: u32 = 20;
+const FLUSH_WAIT: Duration = Duration::from_secs(30);
+
+type Sender = mpsc::Sender<Result<CompareProgress, GroupError>>;
+
+/// What the store holds of one key.
+enum Here {
+    NotLoaded,
+    Absent { as_of: u64 },
+    Found { instance: Instance, as_of: u64 },
+}
+
+impl Core {
+    pub(crate) fn compare(
+        self: &Arc<Self>,
+        sample: u32,
+    ) -> mpsc::Receiver<Result<CompareProgress, GroupError>> {
+        let (sender, receiver) = mpsc::channel(16);
+        let core = Arc::clone(self);
+        tokio::spawn(async move {
+            let mut comparison = Comparison::new(&core, sample, sender);
+            let outcome = comparison.run().await;
+            let last = outcome.map(|()| CompareProgress { done: true, ..comparison.progress });
+            // whoever asked may have gone
+            let _gone = comparison.sender.send(last).await;
+        });
+        receiver
+    }
+}
+
+struct Comparison<'a> {
+    core: &'a Core,
+    sample: u64,
+    sender: Sender,
+    progress: CompareProgress,
+    /// Digests of the keys the backend has.
+    seen: HashSet<u64>,
+    suspects: Vec<RootKey>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(core: &'a Core, sample: u32, sender: Sender) -> Self {
+        let tables = core.schema.tables.iter();
+        let tables = tables
+            .map(|t| TableDifference { table: t.name.clone(), ..TableDifference::default() })
+            .collect();
+        let progress = CompareProgress { tables, ..CompareProgress::default() };
+        let sample = u64::from(sample.max(1));
+        Self { core, sample, sender, progress, seen: HashSet::new(), suspects: Vec::new() }
+    }
+
+    async fn run(&mut self) -> Result<(), GroupError> {
+        self.estimate().await;
+        let request = ScanRequest { range: KeyRange::default(), filter: String::new(), page: PAGE };
+        let mut scan = self.core.shared.backend.open_scan(request).await.map_err(away)?;
+        while let Some(page) = scan.next().await.map_err(away)? {
+            for (key, instance) in page {
+                self.meet(&key, &instance)?;
+            }
+            self.recheck(RECHECK_BATCH).await?;
+            self.tell().await?;
+        }
+        drop(scan);
+        for slot in SlotId::all() {
+            if self.core.shared.slots.state(slot) == SlotState::Serving {
+                self.meet_unseen(slot);
+                self.recheck(RECHECK_BATCH).await?;
+            }
+        }
+        self.recheck(1).await?;
+        self.tell().await
+    }
+
+    async fn estimate(&mut self) {
+        let Ok(rows) = self.core.shared.backend.expected_rows().await else { return };
+        let share = self.core.shared.slots.serving().len() as u64;
+        let all = rows.first().copied().unwrap_or(0);
+        self.progress.expected_instances = all * share / u64::from(cachetier_model::SLOT_COUNT);
+    }
+
+    async fn tell(&self) -> Result<(), GroupError> {
+        let gone = || GroupError::internal("nobody waits for the comparison any more");
+        self.sender.send(Ok(self.progress.clone())).await.map_err(|_| gone())
+    }
+
+    fn sampled(&self, key: &RootKey) -> Option<u64> {
+        let digest = digest(key);
+        (digest % self.sample == 0).then_some(digest)
+    }
+
+    /// An instance of the backend's snapshot.
+    fn meet(&mut self, key: &RootKey, backend: &Instance) -> Result<(), GroupError> {
+        if self.core.shared.slots.state(key.slot()) != SlotState::Serving {
+            return Ok(());
+        }
+        let Some(digest) = self.sampled(key) else { return Ok(()) };
+        self.seen.insert(digest);
+        match self.here(key)? {
+            Some(Here::NotLoaded) | None => self.progress.not_loaded += 1,
+            Some(Here::Found { instance, .. })
+                if difference::same(&self.core.schema, &instance, backend) =>
+            {
+                self.count_equal(&instance);
+            }
+            Some(_) => self.suspects.push(key.clone()),
+        }
+        Ok(())
+    }
+
+    /// Loaded instances that the backend's snapshot did not have.
+    fn meet_unseen(&mut self, slot: SlotId) {
+        let mut unseen = Vec::new();
+        self.core.engine.scan_slot(slot, &mut |key, _, _| {
+            if self.sampled(key).is_some_and(|digest| !self.seen.contains(&digest)) {
+                unseen.push(key.clone());
+            }
+        });
+        self.suspects.append(&mut unseen);
+    }
+
+    /// The instance as the store has it; `None` when it is quarantined.
+    fn here(&self, key: &RootKey) -> Result<Option<Here>, GroupError> {
+        let read = self.core.engine.read(key, &ReadPlan::default());
+        Ok(match read.map_err(crate::refusals::from_engine)? {
+            ReadAnswer::Found { tables, as_of } => {
+                Some(Here::Found { instance: Instance { tables }, as_of })
+            }
+            ReadAnswer::Absent { as_of } => Some(Here::Absent { as_of }),
+            ReadAnswer::NotLoaded => Some(Here::NotLoaded),
+            ReadAnswer::Quarantined => None,
+        })
+    }
+
+    fn count_equal(&mut self, instance: &Instance) {
+        self.progress.instances += 1;
+        self.progress.rows += instance.row_count() as u64;
+        for (table, rows) in self.progress.tables.iter_mut().zip(&instance.tables) {
+            table.rows += rows.len() as u64;
+        }
+    }
+
+    async fn recheck(&mut self, enough: usize) -> Result<(), GroupError> {
+        while self.suspects.len() >= enough.max(1) {
+            let count = self.suspects.len().min(RECHECK_BATCH);
+            let batch: Vec<RootKey> = self.suspects.drain(..count).collect();
+            for key in &batch {
+                self.recheck_one(key).await?;
+            }
+            self.tell().await?;
+        }
+        Ok(())
+    }
+
+    /// Compares until the instance stood still from before the backend was read until after.
+    async fn recheck_one(&mut self, key: &RootKey) -> Result<(), GroupError> {
+        for attempt in 0..RECHECKS_MAX {
+            if self.core.shared.slots.state(key.slot()) != SlotState::Serving {
+                return Ok(());
+            }
+            let Some(before) = self.here(key)? else { return Ok(()) };
+            let as_of = match before {
+                Here::NotLoaded => {
+                    self.progress.not_loaded += 1;
+                    return Ok(());
+                }
+                Here::Absent { as_of } | Here::Found { as_of, .. } => as_of,
+            };
+            if as_of > 0 {
+                // unflushed: once more when the backend has it
+                self.core.reached(key.slot(), as_of, FLUSH_WAIT).await?;
+                let mut pause = tokio::time::interval(Duration::from_millis(5));
+                pause.tick().await;
+                pause.tick().await;
+                continue;
+            }
+            let found = self.core.shared.backend.read_instances(std::slice::from_ref(key)).await;
+            let backend = found.map_err(away)?.into_iter().next().flatten();
+            let backend =
+                backend.unwrap_or_else(|| Instance::absent(self.core.schema.tables.len()));
+            let ours = match (self.here(key)?, attempt + 1 == RECHECKS_MAX) {
+                (Some(Here::Found { instance, as_of: 0 }), _) => instance,
+                (Some(Here::Absent { as_of: 0 }), _) => {
+                    Instance::absent(self.core.schema.tables.len())
+                }
+                (_, false) => continue,
+                (_, true) => break,
+            };
+            self.judge(&ours, &backend);
+            return Ok(());
+        }
+        Err(GroupError::Busy {
+            what: "changes of an instance that is to be compared; compare again in a quieter moment",
+            retry_after: Duration::from_secs(5),
+        })
+    }
+
+    fn judge(&mut self, ours: &Instance, backend: &Instance) {
+        self.count_equal(ours);
+        let counts = difference::count(&self.core.schema, ours, backend);
+        for (table, count) in self.progress.tables.iter_mut().zip(counts) {
+            table.only_in_cache += count.only_here;
+            table.only_in_backend += count.only_there;
+            table.different += count.different;
+            self.progress.differences += count.only_here + count.only_there + count.different;
+        }
+    }
+}
+
+fn digest(key: &RootKey) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn away(error: cachetier_write_through::BackendError) -> GroupError {
+    GroupError::BackendAway { reason: error.to_string().into() }
+}

@@ -1,0 +1,138 @@
+//! What the lanes report, carried into the store and to the callers that wait.
+//!
+//! One task, events in order. It must never wait for the backend: the lanes wait for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use cachetier_model::{RootKey, SlotSet};
+use cachetier_write_through::{Disposition, FlushEvent, Reason, RejectCause};
+use tokio::sync::mpsc;
+
+use crate::core::Core;
+use crate::decisions::Decision;
+use crate::frames;
+use crate::status::{Ended, Problem};
+
+impl Core {
+    pub(crate) async fn follow_lanes(self: Arc<Self>, mut events: mpsc::Receiver<FlushEvent>) {
+        while let Some(event) = events.recv().await {
+            self.on_flush_event(event).await;
+        }
+    }
+
+    async fn on_flush_event(&self, event: FlushEvent) {
+        match event {
+            FlushEvent::Flushed { keys, accepted, .. } => self.on_flushed(&keys, &accepted),
+            FlushEvent::Refused { key, sequence, cause, .. } => {
+                self.on_refused(&key, sequence, cause);
+            }
+            FlushEvent::Rejected { lane, key, sequences, cause } => {
+                self.on_rejected(lane, &key, &sequences, cause.as_ref());
+            }
+            FlushEvent::SlotsLost { lane, slots } => self.on_slots_lost(lane, &slots).await,
+            FlushEvent::Dropped { lane, transactions } => self.on_dropped(lane, &transactions),
+            FlushEvent::Stopped { .. } => self.shared.end(Ended::TaskEnded("lane")),
+            FlushEvent::Rewound { lane, from, to } => {
+                tracing::warn!(node = %self.shared.node.name, lane, from, to,
+                    "the backend lost commits; they are sent again");
+            }
+            FlushEvent::Fenced { reason, message } => {
+                self.shared.fence(reason.as_str(), &message);
+            }
+            FlushEvent::BackendDown { disposition, reason, message } => {
+                self.on_backend_down(disposition, reason, message);
+            }
+            FlushEvent::BackendUp => {
+                self.shared.problems.heal("backend");
+            }
+        }
+    }
+
+    fn on_flushed(&self, keys: &[(RootKey, u64)], accepted: &[(RootKey, u64)]) {
+        for (key, sequence) in accepted {
+            self.engine.decided(key, *sequence, true);
+            self.decisions.settle(*sequence, Decision::Accepted);
+        }
+        for (key, upto) in keys {
+            self.engine.flushed(key, *upto);
+        }
+    }
+
+    /// Never acknowledged, never happened: the journal says so before the caller hears of it.
+    fn on_refused(&self, key: &RootKey, sequence: u64, cause: RejectCause) {
+        self.annulled.lock().insert(sequence);
+        let annulled = self.journal_word(frames::KIND_ANNUL, &frames::annul(sequence));
+        self.engine.decided(key, sequence, false);
+        self.decisions.settle(sequence, Decision::Refused { cause: Box::new(cause), annulled });
+    }
+
+    fn on_rejected(
+        &self,
+        lane: u16,
+        key: &RootKey,
+        sequences: &[u64],
+        cause: Option<&RejectCause>,
+    ) {
+        self.engine.quarantine(key);
+        self.journal_word(frames::KIND_REJECTED, &frames::rejected(key, sequences));
+        self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
+        self.rejects.changed();
+        for sequence in sequences {
+            self.decisions.settle(*sequence, Decision::Lost);
+        }
+        if let Some(cause) = cause {
+            let (sqlstate, table, constraint) =
+                (cause.sqlstate.as_str(), cause.table.as_str(), cause.constraint.as_str());
+            tracing::warn!(node = %self.shared.node.name, lane, sqlstate, table, constraint,
+                transactions = sequences.len(), "the backend rejected an instance's transactions");
+        }
+    }
+
+    async fn on_slots_lost(&self, lane: u16, slots: &SlotSet) {
+        let unexpected = self.forget_slots(slots).await;
+        if unexpected.is_empty() {
+            tracing::info!(node = %self.shared.node.name, lane, slots = slots.len(), "slots left");
+        } else {
+            tracing::error!(node = %self.shared.node.name, lane, slots = unexpected.len(),
+                "slots were taken from this node by force");
+        }
+    }
+
+    fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {
+        for (_, sequence) in transactions {
+            self.decisions.settle(*sequence, Decision::Lost);
+        }
+        let message = format!(
+            "{} transactions of slots that were reassigned by force will never reach the backend; \
+             they stay in this node's journal for inspection",
+            transactions.len()
+        );
+        self.shared.problems.raise("lost", Problem::new("UnflushedLost", message, true));
+        tracing::error!(node = %self.shared.node.name, lane, transactions = transactions.len(),
+            "transactions of reassigned slots were dropped");
+    }
+
+    fn on_backend_down(&self, disposition: Disposition, reason: Reason, message: String) {
+        let text = match disposition {
+            Disposition::StopAndAsk => format!("{message}. Writes stay in the journal until then"),
+            _ => format!("{message}; writes stay in the journal, and are sent when it is back"),
+        };
+        self.shared.problems.raise("backend", Problem::new(reason.as_str(), text, true));
+    }
+
+    /// Appends a frame that is no transaction. When the journal takes nothing (full, latched),
+    /// nothing is lost: the backend's position has passed the transaction already.
+    fn journal_word(&self, kind: u8, payload: &[u8]) -> u64 {
+        match self.shared.journal.append(kind, payload) {
+            Ok(sequence) => {
+                self.lanes.note(sequence.get());
+                sequence.get()
+            }
+            Err(error) => {
+                tracing::debug!(reason = %error, "a word about a transaction was not journaled");
+                0
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What a node must remember beside its frames: typed access to the journal's control attributes.
+//!
+//! Owns the names and encodings of those attributes. Values are JSON except the slot map; each is
+//! replaced whole and durable when the call returns. Never holds subscriber data.
+
+use std::collections::BTreeMap;
+
+use cachetier_journal::Journal;
+use cachetier_model::{GroupSchema, SlotSet, Topology};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::error::GroupError;
+
+/// Whose journal this is (R5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Home {
+    pub group_uid: String,
+    pub group_name: String,
+    pub node: String,
+}
+
+/// The database the frames belong to (R5).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BackendHome {
+    pub system_identifier: String,
+    pub database: String,
+}
+
+/// The last claim of this journal (R8).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ClaimNote {
+    /// Token the backend confirmed; `None` before the first claim.
+    pub token: Option<u64>,
+    /// Nonce of a claim that was sent and whose answer is not stored yet.
+    pub attempt: Option<String>,
+}
+
+const HOME: &str = "home";
+const BACKEND: &str = "backend";
+const CLAIM: &str = "claim";
+const LANES: &str = "lanes";
+const TOPOLOGY: &str = "topology";
+const ADDRESSES: &str = "addresses";
+const SLOTS: &str = "slots";
+const SCHEMA: &str = "schema";
+
+#[derive(Clone)]
+pub(crate) struct Notebook {
+    journal: Journal,
+}
+
+impl Notebook {
+    pub(crate) fn new(journal: Journal) -> Self {
+        Self { journal }
+    }
+
+    pub(crate) fn home(&self) -> Result<Option<Home>, GroupError> {
+        self.read(HOME)
+    }
+
+    pub(crate) async fn set_home(&self, home: &Home) -> Result<(), GroupError> {
+        self.write(HOME, home).await
+    }
+
+    pub(crate) fn backend(&self) -> Result<Option<BackendHome>, GroupError> {
+        self.read(BACKEND)
+    }
+
+    pub(crate) async fn set_backend(&self, backend: &BackendHome) -> Result<(), GroupError> {
+        self.write(BACKEND, backend).await
+    }
+
+    pub(crate) fn claim(&self) -> Result<ClaimNote, GroupError> {
+        Ok(self.read(CLAIM)?.unwrap_or_default())
+    }
+
+    pub(crate) async fn set_claim(&self, claim: &ClaimNote) -> Result<(), GroupError> {
+        self.write(CLAIM, claim).await
+    }
+
+    /// The confirmed position of each lane in the backend; empty before the first claim.
+    pub(crate) fn lanes(&self) -> Result<Vec<u64>, GroupError> {
+        Ok(self.read(LANES)?.unwrap_or_default())
+    }
+
+    pub(crate) async fn set_lanes(&self, lanes: &[u64]) -> Result<(), GroupError> {
+        self.write(LANES, &lanes).await
+    }
+
+    pub(crate) fn topology(&self) -> Result<Option<Topology>, GroupError> {
+        self.read(TOPOLOGY)
+    }
+
+    /// The topology, and the addresses of every node that ever was in one.
+    pub(crate) async fn set_topology(
+        &self,
+        topology: &Topology,
+        addresses: &BTreeMap<String, String>,
+    ) -> Result<(), GroupError> {
+        self.write(ADDRESSES, addresses).await?;
+        self.write(TOPOLOGY, topology).await
+    }
+
+    pub(crate) fn addresses(&self) -> Result<BTreeMap<String, String>, GroupError> {
+        Ok(self.read(ADDRESSES)?.unwrap_or_default())
+    }
+
+    /// The slots last known to be in this node's writer row.
+    pub(crate) fn slots(&self) -> SlotSet {
+        let bytes = self.journal.attribute(SLOTS).unwrap_or_default();
+        SlotSet::from_bytes(&bytes).unwrap_or_default()
+    }
+
+    pub(crate) async fn set_slots(&self, slots: &SlotSet) -> Result<(), GroupError> {
+        self.write_bytes(SLOTS, slots.to_bytes()).await
+    }
+
+    /// The schema the frames were written under.
+    pub(crate) fn schema(&self) -> Result<Option<GroupSchema>, GroupError> {
+        self.read(SCHEMA)
+    }
+
+    pub(crate) async fn set_schema(&self, schema: &GroupSchema) -> Result<(), GroupError> {
+        self.write(SCHEMA, schema).await
+    }
+
+    fn read<T: DeserializeOwned>(&self, key: &'static str) -> Result<Option<T>, GroupError> {
+        let Some(bytes) = self.journal.attribute(key) else { return Ok(None) };
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            GroupError::internal(format!("journal attribute {key} is unreadable: {error}"))
+        })
+    }
+
+    async fn write<T: Serialize>(&self, key: &'static str, value: &T) -> Result<(), GroupError> {
+        let bytes = serde_json::to_vec(value).map_err(GroupError::internal)?;
+        self.write_bytes(key, bytes).await
+    }
+
+    async fn write_bytes(&self, key: &'static str, bytes: Vec<u8>) -> Result<(), GroupError> {
+        let journal = self.journal.clone();
+        tokio::task::spawn_blocking(move || journal.set_attribute(key, &bytes))
+            .await
+            .map_err(GroupError::internal)?
+            .map_err(|error| GroupError::Latched {
+                reason: format!("cannot note {key} in the journal: {error}").into(),
+            })
+    }
+}

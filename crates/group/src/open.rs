@@ -1,0 +1,111 @@
+//! Opening a group: the journal first, then everything that needs no backend.
+//!
+//! Owns the translation of the configuration into the parts' options.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachetier_journal::file_system::FileSystem;
+use cachetier_journal::{Durability, Journal, JournalOptions, Stopped};
+use cachetier_model::node_config::{self, NodeConfig};
+use cachetier_model::{NodeEntry, Topology};
+use cachetier_write_through::Backend;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::GroupError;
+use crate::notebook::Notebook;
+use crate::peers::Peers;
+use crate::shared::{Board, Shared, Tally};
+use crate::slots::Slots;
+use crate::start;
+use crate::status::{Ended, Problem};
+
+/// A segment is a sixteenth of the journal, within these bounds.
+const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+/// A latched journal is visible in the status this long before the process is asked to end.
+const LATCH_GRACE: Duration = Duration::from_millis(500);
+
+fn journal_options(config: &NodeConfig) -> JournalOptions {
+    let capacity_bytes = config.journal.capacity_bytes;
+    let segment_bytes = (capacity_bytes / 16).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let defaults = JournalOptions::default();
+    let queue_bytes = defaults.queue_bytes.min(segment_bytes as usize / 2);
+    JournalOptions {
+        segment_bytes,
+        capacity_bytes,
+        durability: match config.journal.durability {
+            node_config::Durability::Sync => Durability::Sync,
+            node_config::Durability::Relaxed => Durability::Relaxed {
+                interval: Duration::from_millis(config.journal.sync_interval_ms.max(1)),
+            },
+        },
+        queue_bytes,
+        group_commit_bytes: defaults.group_commit_bytes.min(queue_bytes),
+        ..defaults
+    }
+}
+
+pub(crate) async fn open(
+    config: NodeConfig,
+    node: NodeEntry,
+    peers: Arc<dyn Peers>,
+    backend: Arc<dyn Backend>,
+    files: Arc<dyn FileSystem>,
+    shutdown: CancellationToken,
+) -> Result<Arc<Shared>, GroupError> {
+    let options = journal_options(&config);
+    let directory = config.journal.directory.clone();
+    let opened =
+        tokio::task::spawn_blocking(move || Journal::open(files, &directory, options)).await;
+    let (journal, recovery) = opened.map_err(GroupError::internal)?.map_err(|error| {
+        GroupError::Latched { reason: format!("the journal cannot be opened: {error}").into() }
+    })?;
+    tracing::info!(group = %config.group.name, node = %node.name, journal = %journal.id(),
+        generation = recovery.generation, frames = recovery.frames, clean = recovery.clean,
+        torn_bytes = recovery.torn_bytes, "journal opened");
+    let shared = Arc::new(Shared {
+        notebook: Notebook::new(journal.clone()),
+        config,
+        node,
+        peers,
+        backend,
+        journal,
+        generation: recovery.generation,
+        slots: Slots::new(),
+        coverage: Default::default(),
+        topology: watch::Sender::new(None::<Arc<Topology>>),
+        topology_change: Default::default(),
+        problems: Board::default(),
+        writes_stopped: false.into(),
+        fenced: Default::default(),
+        ended: watch::Sender::new(None),
+        shutdown,
+        tally: Tally::default(),
+    });
+    start::check_home(&shared).await?;
+    start::recall_topology(&shared).await?;
+    shared.spawn("journal-watch", watch_journal(Arc::clone(&shared)));
+    Ok(shared)
+}
+
+/// Ends the group when its journal does.
+async fn watch_journal(shared: Arc<Shared>) {
+    let mut marks = shared.journal.watch();
+    loop {
+        let stopped = marks.borrow_and_update().stopped.clone();
+        if let Some(Stopped::Latched(reason)) = stopped {
+            tracing::error!(node = %shared.node.name, reason = %reason, "the journal failed");
+            let text = format!("the journal failed ({reason}); replace this process");
+            shared.problems.raise("latch", Problem::new("JournalLatched", text, true));
+            tokio::time::sleep(LATCH_GRACE).await;
+            shared.end(Ended::Latched(reason));
+            return shared.shutdown.cancelled().await;
+        }
+        tokio::select! {
+            () = shared.shutdown.cancelled() => return,
+            changed = marks.changed() => if changed.is_err() { return },
+        }
+    }
+}

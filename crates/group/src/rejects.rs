@@ -1,0 +1,132 @@
+//! Transactions that the backend refused for good: listed, replayed or dropped by an
+//! administrator (R17).
+//!
+//! The backend's bookkeeping is their home; this module shows it and keeps a small account for the
+//! status. Must never show a subscriber's values.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachetier_write_through::RejectEntry;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::calls::RejectFigure;
+use crate::core::Core;
+use crate::error::GroupError;
+use crate::ownership::SlotState;
+use crate::status::Problem;
+
+const POLL: Duration = Duration::from_secs(30);
+/// Rejects counted for the status, at most.
+const COUNT_MAX: u32 = 10_000;
+
+/// The status's account.
+#[derive(Default)]
+pub(crate) struct RejectAccount {
+    figures: Mutex<(u64, f64)>,
+    changed: Notify,
+}
+
+impl RejectAccount {
+    /// Number of rejects, and the age of the oldest in seconds.
+    pub(crate) fn figures(&self) -> (u64, f64) {
+        *self.figures.lock()
+    }
+
+    pub(crate) fn changed(&self) {
+        self.changed.notify_one();
+    }
+}
+
+impl Core {
+    pub(crate) async fn list_rejects(&self, limit: u32) -> Result<Vec<RejectFigure>, GroupError> {
+        let uid = &self.shared.config.group.uid;
+        let entries = self.shared.backend.list_rejects(uid, limit.max(1)).await;
+        let entries =
+            entries.map_err(|e| GroupError::BackendAway { reason: e.to_string().into() })?;
+        let here = |entry: &RejectEntry| {
+            matches!(
+                self.shared.slots.state(entry.key.slot()),
+                SlotState::Serving | SlotState::Leaving
+            )
+        };
+        Ok(entries.into_iter().filter(here).map(figure).collect())
+    }
+
+    /// Decides about a reject and its tail; answers the number of transactions.
+    pub(crate) async fn resolve_reject(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
+        let away = |e: cachetier_write_through::BackendError| GroupError::BackendAway {
+            reason: e.to_string().into(),
+        };
+        let tail = self.shared.backend.reject_tail(id).await.map_err(away)?;
+        let unknown = || GroupError::Unknown { what: "reject", id: id.to_string() };
+        let key = tail.first().map(|head| head.key.clone()).ok_or_else(unknown)?;
+        if self.shared.slots.state(key.slot()) != SlotState::Serving {
+            return Err(self.not_owner(key.slot()));
+        }
+        let fence = self.lanes.fence(key.slot()).ok_or_else(|| GroupError::BackendAway {
+            reason: "this node has no claim at the backend yet".into(),
+        })?;
+        let resolved = match discard {
+            true => self.shared.backend.discard_reject(id, &fence).await,
+            false => self.shared.backend.replay_reject(id, &fence).await,
+        };
+        let transactions = resolved.map_err(|error| match error.disposition() {
+            cachetier_write_through::Disposition::Reject => {
+                crate::refusals::from_backend(&(&error).into())
+            }
+            _ => away(error),
+        })?;
+        // the lanes first: what is written after the instance is back must not be set aside
+        self.lanes.release_quarantine(&key);
+        self.engine.forget(&key);
+        self.rejects.changed();
+        tracing::info!(node = %self.shared.node.name, reject = id, discard, transactions,
+            "reject resolved by an administrator");
+        Ok(transactions)
+    }
+
+    /// Keeps the status's account.
+    pub(crate) async fn watch_rejects(self: Arc<Self>) {
+        loop {
+            // asked only when something may have changed, or seldom
+            tokio::select! {
+                () = self.shared.shutdown.cancelled() => return,
+                () = self.rejects.changed.notified() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+            if self.token().is_none() {
+                continue;
+            }
+            let Ok(rejects) = self.list_rejects(COUNT_MAX).await else { continue };
+            let count: u64 = rejects.iter().map(|r| 1 + u64::from(r.following)).sum();
+            let oldest = rejects.iter().map(|r| r.age.as_secs_f64()).fold(0.0, f64::max);
+            *self.rejects.figures.lock() = (count, oldest);
+            if count == 0 {
+                self.shared.problems.heal("rejects");
+            } else {
+                let message = format!(
+                    "the backend refused {count} transactions of {} instances for good; look with \
+                     `cachectl rejects list`, then replay or discard them",
+                    rejects.len()
+                );
+                self.shared.problems.raise("rejects", Problem::new("Rejects", message, false));
+            }
+        }
+    }
+}
+
+fn figure(entry: RejectEntry) -> RejectFigure {
+    RejectFigure {
+        id: entry.id,
+        node: entry.node,
+        sequence: entry.sequence,
+        sqlstate: entry.sqlstate,
+        table: entry.table,
+        constraint: entry.constraint,
+        message: entry.message,
+        age: Duration::from_secs_f64(entry.age_seconds.max(0.0)),
+        following: entry.following,
+    }
+}

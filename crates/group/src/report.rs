@@ -1,0 +1,166 @@
+//! The status: what every part knows, put together at the moment of the question.
+//!
+//! Only reads. A node that cannot serve says here why, and what to do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cachetier_journal::JournalStats;
+use cachetier_model::node_config::PreloadMode;
+use cachetier_write_through::BackendHealth;
+
+use crate::core::Core;
+use crate::shared::Shared;
+use crate::status::{Counters, Phase, Problem, Status};
+
+/// Figures of the slots at one moment.
+struct SlotFigures {
+    assigned: u32,
+    serving: u32,
+    covered: u32,
+    leaving: u32,
+    wanted: bool,
+}
+
+fn slot_figures(shared: &Shared) -> SlotFigures {
+    let (assigned, mut serving, leaving, wanted) = shared.slots.look(|machine| {
+        let assigned = machine.assigned().clone();
+        (assigned, machine.serving().clone(), machine.given_away().len(), machine.wanted())
+    });
+    serving.intersect_with(&assigned);
+    let mut covered = shared.coverage.lock().covered().clone();
+    covered.intersect_with(&serving);
+    SlotFigures {
+        assigned: assigned.len() as u32,
+        serving: serving.len() as u32,
+        covered: covered.len() as u32,
+        leaving: leaving as u32,
+        wanted: !wanted.is_empty(),
+    }
+}
+
+fn phase(shared: &Shared, core: Option<&Core>, wanted: bool) -> Phase {
+    if shared.latched().is_some() {
+        Phase::Latched
+    } else if shared.fenced().is_some() {
+        Phase::Fenced
+    } else if core.is_none() {
+        Phase::Starting
+    } else if shared.topology.borrow().is_none() {
+        Phase::AwaitingTopology
+    } else if shared.writes_stopped.load(Ordering::Acquire) {
+        Phase::Draining
+    } else if wanted {
+        Phase::TakingSlots
+    } else {
+        Phase::Serving
+    }
+}
+
+/// Ready once, ready until something final: slots that arrive later are loaded while the others
+/// serve.
+fn ready(shared: &Shared, once: &AtomicBool, phase: Phase, figures: &SlotFigures) -> bool {
+    if matches!(phase, Phase::Latched | Phase::Fenced | Phase::Starting) {
+        return false;
+    }
+    if once.load(Ordering::Acquire) {
+        return true;
+    }
+    let serving = matches!(phase, Phase::Serving | Phase::Draining);
+    let percent = u32::from(shared.config.preload.ready_at_percent.min(100));
+    let loaded = shared.config.preload.mode != PreloadMode::BeforeReady
+        || figures.covered * 100 >= figures.serving * percent;
+    let ready = serving && loaded;
+    if ready {
+        once.store(true, Ordering::Release);
+    }
+    ready
+}
+
+pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBool) -> Status {
+    let figures = slot_figures(shared);
+    let phase = phase(shared, core.map(AsRef::as_ref), figures.wanted);
+    let journal = shared.journal.stats();
+    let usage = core.map(|c| c.engine.usage()).unwrap_or_default();
+    let (rejects, oldest_reject_seconds) = core.map_or((0, 0.0), |c| c.rejects.figures());
+    let load = shared.coverage.lock().figures();
+    let health = core.map(|c| c.lanes.health().borrow().clone());
+    let mut problems = shared.problems.all();
+    add_journal_problems(&mut problems, &journal);
+    if load.as_ref().is_some_and(|l| l.stopped_by_memory) {
+        problems.push(Problem::new(
+            "MemoryFull",
+            "the load stopped at memory.capacity; raise it, or load less with preload.where",
+            false,
+        ));
+    }
+    Status {
+        node: shared.node.name.clone(),
+        group: shared.config.group.name.clone(),
+        group_uid: shared.config.group.uid.clone(),
+        journal: shared.journal.id(),
+        generation: shared.generation,
+        phase,
+        ready: ready(shared, once, phase, &figures),
+        topology_version: shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0),
+        slots_assigned: figures.assigned,
+        slots_serving: figures.serving,
+        slots_covered: figures.covered,
+        slots_leaving: figures.leaving,
+        backlog: core.map(|c| c.backlog()).unwrap_or_default(),
+        instances: usage.instances,
+        memory_bytes: usage.bytes,
+        memory_capacity_bytes: shared.config.memory.capacity_bytes,
+        journal_bytes: journal.bytes,
+        journal_capacity_bytes: journal.capacity_bytes,
+        rejects,
+        oldest_reject_seconds,
+        backend_reachable: match health {
+            Some(BackendHealth::Down { .. }) | None => false,
+            Some(BackendHealth::Up) => true,
+            Some(BackendHealth::Unknown) => core.is_some_and(|c| c.token().is_some()),
+        },
+        problems,
+        load,
+        appended: journal.appended.get(),
+        durable: journal.durable.get(),
+        flushed: core.map_or(0, |c| c.lanes.marks().flushed),
+        writes_stopped: shared.writes_stopped.load(Ordering::Acquire),
+        schema_version: core.map_or(0, |c| c.schema_version),
+    }
+}
+
+fn add_journal_problems(problems: &mut Vec<Problem>, journal: &JournalStats) {
+    if let Some(reason) = &journal.latched {
+        let message = format!(
+            "the journal failed ({reason}); the process acknowledges nothing more and ends"
+        );
+        problems.push(Problem::new("JournalLatched", message, true));
+    }
+    if let Some(reason) = &journal.blocked {
+        let message = format!(
+            "writes are refused: {reason}; reads go on, and it heals when there is room again"
+        );
+        problems.push(Problem::new("JournalFull", message, true));
+    }
+}
+
+pub(crate) fn counters(shared: &Shared) -> Counters {
+    let journal = shared.journal.stats();
+    let tally = &shared.tally;
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    Counters {
+        reads_cache: get(&tally.reads_cache),
+        reads_through: get(&tally.reads_through),
+        reads_bypass: get(&tally.reads_bypass),
+        writes: get(&tally.writes),
+        writes_refused: get(&tally.writes_refused),
+        read_throughs_failed: get(&tally.read_throughs_failed),
+        slots_taken: get(&tally.slots_taken),
+        slots_released: get(&tally.slots_released),
+        rejects: get(&tally.rejects),
+        journal_syncs: journal.syncs,
+        journal_bytes_written: journal.bytes_written,
+        journal_sync_seconds: journal.sync_nanos as f64 / 1e9,
+    }
+}

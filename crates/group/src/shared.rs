@@ -1,0 +1,155 @@
+//! What exists from the first moment of a group: configuration, journal, topology, slots, problems.
+//!
+//! Owns the state that is there before the backend told the tables, and the one-way ends of a
+//! group (latched, fenced, closed). Must never hold row data.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cachetier_journal::{Journal, Stopped};
+use cachetier_model::node_config::NodeConfig;
+use cachetier_model::{NodeEntry, Topology};
+use cachetier_write_through::Backend;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::coverage::Coverage;
+use crate::error::GroupError;
+use crate::notebook::Notebook;
+use crate::peers::Peers;
+use crate::slots::Slots;
+use crate::status::{Ended, Problem};
+
+pub(crate) struct Shared {
+    pub config: NodeConfig,
+    pub node: NodeEntry,
+    pub peers: Arc<dyn Peers>,
+    pub backend: Arc<dyn Backend>,
+    pub journal: Journal,
+    pub generation: u32,
+    pub notebook: Notebook,
+    pub slots: Slots,
+    /// Written by loads and by whoever loses slots; read by the status.
+    pub coverage: Mutex<Coverage>,
+    /// Written by `topology` under its own lock; read by everyone.
+    pub topology: watch::Sender<Option<Arc<Topology>>>,
+    /// Serialises changes of the topology.
+    pub topology_change: tokio::sync::Mutex<BTreeMap<String, String>>,
+    pub problems: Board,
+    pub writes_stopped: AtomicBool,
+    /// Why this node is fenced; set once.
+    pub fenced: Mutex<Option<Arc<str>>>,
+    pub ended: watch::Sender<Option<Ended>>,
+    pub shutdown: CancellationToken,
+    pub tally: Tally,
+}
+
+/// Event counts since the start, for metrics.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub reads_cache: AtomicU64,
+    pub reads_through: AtomicU64,
+    pub reads_bypass: AtomicU64,
+    pub writes: AtomicU64,
+    pub writes_refused: AtomicU64,
+    pub read_throughs_failed: AtomicU64,
+    pub slots_taken: AtomicU64,
+    pub slots_released: AtomicU64,
+    pub rejects: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// The current problems, one per topic. A topic is healed by whoever raised it.
+#[derive(Default)]
+pub(crate) struct Board {
+    problems: Mutex<BTreeMap<&'static str, Problem>>,
+}
+
+impl Board {
+    /// Raises or replaces the problem of a topic; true when it is new or of another reason.
+    pub(crate) fn raise(&self, topic: &'static str, problem: Problem) -> bool {
+        let mut problems = self.problems.lock();
+        let fresh = problems.get(topic).is_none_or(|old| old.reason != problem.reason);
+        problems.insert(topic, problem);
+        fresh
+    }
+
+    /// True when there was one.
+    pub(crate) fn heal(&self, topic: &'static str) -> bool {
+        self.problems.lock().remove(topic).is_some()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Problem> {
+        self.problems.lock().values().cloned().collect()
+    }
+}
+
+impl Shared {
+    /// Final: another writer has what this node believed to own.
+    pub(crate) fn fence(&self, reason: &str, message: &str) {
+        let mut fenced = self.fenced.lock();
+        if fenced.is_none() {
+            *fenced = Some(message.into());
+            tracing::error!(group = %self.config.group.name, node = %self.node.name, reason, message,
+                "this node is fenced; a human must decide");
+        }
+        drop(fenced);
+        self.problems.raise("fence", Problem::new(reason, message, true));
+    }
+
+    pub(crate) fn fenced(&self) -> Option<Arc<str>> {
+        self.fenced.lock().clone()
+    }
+
+    /// Errs when this process must not answer any more.
+    pub(crate) fn check_alive(&self) -> Result<(), GroupError> {
+        if let Some(reason) = self.fenced() {
+            return Err(GroupError::Fenced { reason });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn latched(&self) -> Option<Arc<str>> {
+        match &self.journal.watch().borrow().stopped {
+            Some(Stopped::Latched(reason)) => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn end(&self, ended: Ended) {
+        self.ended.send_if_modified(|now| {
+            let first = now.is_none();
+            if first {
+                *now = Some(ended);
+            }
+            first
+        });
+    }
+
+    /// Runs a task this group cannot live without: when it ends before the shutdown, so does the
+    /// group, visibly.
+    pub(crate) fn spawn(
+        self: &Arc<Self>,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let shared = Arc::clone(self);
+        let running = tokio::spawn(task);
+        tokio::spawn(async move {
+            let panicked = running.await.is_err();
+            if shared.shutdown.is_cancelled() {
+                return;
+            }
+            tracing::error!(node = %shared.node.name, task = name, panicked, "background task ended");
+            shared.end(Ended::TaskEnded(name));
+        });
+    }
+}

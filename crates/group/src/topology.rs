@@ -1,0 +1,54 @@
+//! Accepting a topology: newer ones only, persisted before they count.
+//!
+//! Owns the order "note, then act". A node never goes back to an older version, whoever brings it
+//! (R22); the addresses of nodes that are no longer members are kept, because slots are fetched
+//! from them.
+
+use std::sync::Arc;
+
+use cachetier_model::{Epoch, NodeEntry, Topology};
+
+use crate::error::GroupError;
+use crate::shared::Shared;
+
+impl Shared {
+    /// Takes over a newer topology; an older or equal one changes nothing. Answers the version
+    /// held.
+    pub(crate) async fn apply_topology(&self, topology: Topology) -> Result<Epoch, GroupError> {
+        if topology.group != self.config.group.uid {
+            return Err(GroupError::ForeignTopology {
+                found: topology.group,
+                expected: self.config.group.uid.clone(),
+            });
+        }
+        let mut addresses = self.topology_change.lock().await;
+        let held = self.topology.borrow().as_ref().map(|t| t.epoch);
+        if let Some(held) = held.filter(|held| topology.epoch <= *held) {
+            return Ok(held);
+        }
+        for node in &topology.nodes {
+            addresses.insert(node.name.clone(), node.address.clone());
+        }
+        self.notebook.set_topology(&topology, &addresses).await?;
+        let epoch = topology.epoch;
+        self.adopt_topology(topology);
+        Ok(epoch)
+    }
+
+    /// Makes a persisted topology the one in force.
+    pub(crate) fn adopt_topology(&self, topology: Topology) {
+        let assigned = topology.slots_of(&self.node.name);
+        tracing::info!(group = %self.config.group.name, node = %self.node.name,
+            epoch = topology.epoch.0, slots = assigned.len(), nodes = topology.nodes.len(),
+            "topology applied");
+        self.topology.send_replace(Some(Arc::new(topology)));
+        self.slots.apply(|machine| machine.assign(assigned));
+    }
+
+    /// Where a node is or was reached, member of the topology or not.
+    pub(crate) async fn address_of(&self, name: &str) -> Option<NodeEntry> {
+        let addresses = self.topology_change.lock().await;
+        let address = addresses.get(name)?;
+        Some(NodeEntry { name: name.to_owned(), address: address.clone() })
+    }
+}

@@ -1,0 +1,300 @@
+//! One transaction's way: load, check, journal, queue, wait until it is durable, answer.
+//!
+//! Owns the order of those steps and the commit sink that the engine calls under the slot's lock.
+//! Must never answer before the durability level is reached, nor before the backend decided what
+//! only the backend can decide.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachetier_engine::{Commit, CommitRefused, CommitSink, Committed, ReadAnswer, TransactError};
+use cachetier_journal::AppendError;
+use cachetier_model::{
+    Comparison, Condition, Guard, LookupId, LookupKey, ReadPlan, RootKey, TableRead, Transaction,
+};
+use cachetier_write_through::Draft;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::calls::{AnswerWhen, KeySelector, Position, TransactCall, Transacted};
+use crate::core::Core;
+use crate::decisions::Decision;
+use crate::error::{GroupError, RefusalReason};
+use crate::frames;
+use crate::ownership::SlotState;
+use crate::refusals;
+use crate::shared::Tally;
+
+/// The longest a caller waits for the backend's decision; then the outcome is unknown to it.
+const DECISION_WAIT_MAX: Duration = Duration::from_secs(60);
+/// Bytes a queued transaction costs beside its rows.
+const PENDING_OVERHEAD_BYTES: u64 = 200;
+
+impl Core {
+    pub(crate) async fn transact(&self, call: TransactCall) -> Result<Transacted, GroupError> {
+        let outcome = self.try_transact(call).await;
+        match &outcome {
+            Ok(_) => Tally::add(&self.shared.tally.writes, 1),
+            Err(_) => Tally::add(&self.shared.tally.writes_refused, 1),
+        }
+        outcome
+    }
+
+    async fn try_transact(&self, call: TransactCall) -> Result<Transacted, GroupError> {
+        let mut transaction = call.transaction;
+        let (root, lookup_guard) = match call.key {
+            KeySelector::Root(root) => (root, None),
+            KeySelector::Lookup { lookup, key } => {
+                let root = self.find_root(lookup, &key).await?.ok_or(GroupError::NotFound)?;
+                let guard = self.lookup_guard(lookup, &key)?;
+                transaction.guards.push(guard);
+                (root, Some(transaction.guards.len() - 1))
+            }
+        };
+        let committed = self.commit(&root, &transaction, call.answer).await;
+        match committed {
+            Err(GroupError::Refused(refusal))
+                if refusal.reason == RefusalReason::GuardFailed
+                    && lookup_guard.is_some()
+                    && refusal.operation == lookup_guard =>
+            {
+                Err(GroupError::NotFound)
+            }
+            other => other,
+        }
+    }
+
+    /// The instance found by a lookup key must still have it.
+    fn lookup_guard(&self, lookup: LookupId, key: &LookupKey) -> Result<Guard, GroupError> {
+        let unknown = || GroupError::refused(RefusalReason::Schema, "unknown lookup key");
+        let columns = &self.schema.lookups.get(lookup).ok_or_else(unknown)?.columns;
+        let values = key.decode().map_err(|_| unknown())?;
+        let conditions = (columns.iter().zip(values))
+            .map(|(column, value)| Condition {
+                column: *column,
+                comparison: Comparison::Equal,
+                values: vec![value],
+            })
+            .collect();
+        Ok(Guard::Exists { table: 0, conditions })
+    }
+
+    async fn commit(
+        &self,
+        root: &RootKey,
+        transaction: &Transaction,
+        answer: AnswerWhen,
+    ) -> Result<Transacted, GroupError> {
+        let slot = root.slot();
+        let deadline = Instant::now() + self.hold_timeout();
+        let urgent = answer == AnswerWhen::Flushed;
+        // keeps what a miss learned valid until the transaction is in
+        let mut learned = None;
+        loop {
+            self.serving(slot, deadline).await?;
+            let mut settled = self.decisions.watch();
+            let sink = Sink { core: self, urgent, decision: Mutex::default() };
+            match self.engine.transact(root, transaction, &sink) {
+                Ok(committed) => {
+                    let decision = sink.decision.into_inner();
+                    return self.answer(root, committed, decision, urgent).await;
+                }
+                Err(TransactError::NotLoaded) => {
+                    let fetched = self.misses.fetch(root).await?;
+                    if !fetched.installed && self.shared.slots.state(slot) == SlotState::Serving {
+                        return Err(GroupError::MemoryFull);
+                    }
+                    learned = Some(fetched);
+                }
+                Err(TransactError::AwaitingBackend) => {
+                    let wait = tokio::time::timeout(DECISION_WAIT_MAX, settled.changed());
+                    if wait.await.is_err() {
+                        return Err(GroupError::Busy {
+                            what: "an earlier transaction of this instance waits for the backend",
+                            retry_after: Duration::from_secs(1),
+                        });
+                    }
+                }
+                Err(TransactError::Refused(refused)) => {
+                    self.after_refusal(refused, deadline).await?;
+                }
+                Err(refusal) => {
+                    self.visible_refusal(root, &refusal).await?;
+                    return Err(refusals::explain(&self.schema, transaction, refusal));
+                }
+            }
+            let _ = &learned;
+        }
+    }
+
+    /// Decides whether a refused commit is tried again: a slot on its way and a busy journal are.
+    async fn after_refusal(
+        &self,
+        refused: CommitRefused,
+        deadline: Instant,
+    ) -> Result<(), GroupError> {
+        match refused.0.downcast::<GroupError>().map(|error| *error) {
+            Ok(GroupError::SlotMoving { .. }) => Ok(()),
+            Ok(busy @ GroupError::Busy { .. }) => {
+                let mut progress = self.shared.journal.watch();
+                match tokio::time::timeout_at(deadline, progress.changed()).await {
+                    Ok(Ok(())) => Ok(()),
+                    _ => Err(busy),
+                }
+            }
+            Ok(error) => Err(error),
+            Err(other) => Err(GroupError::internal(other)),
+        }
+    }
+
+    /// A refusal tells about the instance's state, which must be durable before anyone hears of
+    /// it (R7).
+    async fn visible_refusal(
+        &self,
+        root: &RootKey,
+        refusal: &TransactError,
+    ) -> Result<(), GroupError> {
+        if matches!(refusal, TransactError::LookupTaken { .. }) {
+            return self.all_visible().await;
+        }
+        self.instance_visible(root).await
+    }
+
+    async fn instance_visible(&self, root: &RootKey) -> Result<(), GroupError> {
+        let plan = ReadPlan {
+            tables: vec![TableRead { table: 0, columns: vec![0], conditions: Vec::new() }],
+        };
+        match self.engine.read(root, &plan) {
+            Ok(ReadAnswer::Found { as_of, .. } | ReadAnswer::Absent { as_of }) => {
+                self.visible(as_of).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn answer(
+        &self,
+        root: &RootKey,
+        committed: Committed,
+        decision: Option<oneshot::Receiver<Decision>>,
+        urgent: bool,
+    ) -> Result<Transacted, GroupError> {
+        let position = Position { journal: self.shared.journal.id(), sequence: committed.sequence };
+        if committed.sequence == 0 {
+            // nothing changed: what it saw must be durable all the same
+            self.instance_visible(root).await?;
+            return Ok(Transacted { position, rows: committed.rows });
+        }
+        self.visible(committed.sequence).await?;
+        if let Some(decision) = decision {
+            self.decided(decision).await?;
+        } else if urgent {
+            let reached = self.reached(root.slot(), committed.sequence, DECISION_WAIT_MAX).await?;
+            if !reached {
+                return Err(GroupError::InDoubt {
+                    reason: "durable here, and not yet in the backend; it stays queued".into(),
+                });
+            }
+        }
+        Ok(Transacted { position, rows: committed.rows })
+    }
+
+    async fn decided(&self, decision: oneshot::Receiver<Decision>) -> Result<(), GroupError> {
+        let unknown = |reason: &str| GroupError::InDoubt { reason: reason.into() };
+        match tokio::time::timeout(DECISION_WAIT_MAX, decision).await {
+            Ok(Ok(Decision::Accepted)) => Ok(()),
+            Ok(Ok(Decision::Refused { cause, annulled })) => {
+                self.visible(annulled).await?;
+                Err(refusals::from_backend(&cause))
+            }
+            Ok(Ok(Decision::Lost)) => {
+                Err(unknown("another node took the slot before the backend decided"))
+            }
+            Ok(Err(_)) => Err(unknown("this node stopped before the backend decided")),
+            Err(_) => Err(unknown(
+                "the backend has not decided yet; the transaction stays queued and will be sent",
+            )),
+        }
+    }
+}
+
+/// Journals and queues a transaction that passed all its checks. Called under the slot's lock.
+struct Sink<'a> {
+    core: &'a Core,
+    urgent: bool,
+    /// Filled when the transaction waits for the backend's decision.
+    decision: Mutex<Option<oneshot::Receiver<Decision>>>,
+}
+
+impl CommitSink for Sink<'_> {
+    fn commit(&self, commit: &Commit<'_>) -> Result<u64, CommitRefused> {
+        self.journal_and_queue(commit).map_err(|error| CommitRefused(Box::new(error)))
+    }
+}
+
+impl Sink<'_> {
+    fn journal_and_queue(&self, commit: &Commit<'_>) -> Result<u64, GroupError> {
+        let core = self.core;
+        let mut payload = Vec::with_capacity(512);
+        frames::begin_transaction(
+            &mut payload,
+            core.schema_version,
+            commit.awaits_backend,
+            commit.key,
+            commit.changes,
+        );
+        commit.encode_image(&mut payload);
+        let bytes = payload.len() as u64 * 2 + PENDING_OVERHEAD_BYTES;
+        let reservation = core.lanes.reserve(bytes).map_err(|full| GroupError::BacklogFull {
+            backlog_bytes: full.bytes,
+            retry_after: full.retry_after,
+        })?;
+        let draft = Draft {
+            slot: commit.slot,
+            key: commit.key.clone(),
+            changes: Arc::from(commit.changes),
+            awaits_backend: commit.awaits_backend,
+            urgent: self.urgent,
+        };
+        // Under the queue's lock: whoever freezes this slot passes through that lock afterwards,
+        // and then either sees this transaction queued or has made it fail here.
+        reservation.commit(draft, || {
+            self.may_commit(commit)?;
+            let journal = &core.shared.journal;
+            let appended = journal.append(frames::KIND_TRANSACTION, &payload);
+            let sequence = appended.map_err(from_append)?.get();
+            if commit.awaits_backend {
+                *self.decision.lock() = Some(core.decisions.expect(sequence));
+            }
+            Ok(sequence)
+        })
+    }
+
+    fn may_commit(&self, commit: &Commit<'_>) -> Result<(), GroupError> {
+        self.core.shared.check_alive()?;
+        if self.core.writes_stopped() {
+            return Err(GroupError::Draining);
+        }
+        match self.core.shared.slots.state(commit.slot) {
+            SlotState::Serving => Ok(()),
+            SlotState::Acquiring => Err(self.core.moving(commit.slot)),
+            _ => Err(self.core.not_owner(commit.slot)),
+        }
+    }
+}
+
+fn from_append(error: AppendError) -> GroupError {
+    match error {
+        AppendError::Busy { .. } => GroupError::Busy {
+            what: "bytes waiting for the journal",
+            retry_after: Duration::from_millis(20),
+        },
+        AppendError::Full { reason } => GroupError::JournalFull { reason },
+        AppendError::Latched { reason } => GroupError::Latched { reason },
+        AppendError::TooLarge { .. } => {
+            GroupError::refused(RefusalReason::Value, "the instance is too large for the journal")
+        }
+        other => GroupError::Latched { reason: other.to_string().into() },
+    }
+}
