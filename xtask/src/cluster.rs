@@ -64,7 +64,11 @@ enum ClusterCommand {
         json: bool,
     },
     /// Empty local volumes whose claim is gone and offer them again
-    Recycle,
+    Recycle {
+        /// Go on doing so; `up` starts one of these
+        #[arg(long)]
+        watch: bool,
+    },
     /// Stop or start the backend database
     Backend {
         #[command(subcommand)]
@@ -144,6 +148,7 @@ pub fn run(args: ClusterArgs) -> Result<()> {
     match &args.command {
         ClusterCommand::Status => return environment::print_status(&run),
         ClusterCommand::Env { json } => return environment::print(&run, *json),
+        ClusterCommand::Recycle { watch: true } => return storage::watch(&run),
         _ => {}
     }
     need_root()?;
@@ -151,7 +156,7 @@ pub fn run(args: ClusterArgs) -> Result<()> {
     match args.command {
         ClusterCommand::Up(up) => start::up(&run, &up),
         ClusterCommand::Down => down(&run),
-        ClusterCommand::Recycle => {
+        ClusterCommand::Recycle { .. } => {
             let recycled = storage::recycle(&run, &build::located()?)?;
             println!("recycled {} volumes", recycled.len());
             Ok(())

@@ -120,7 +120,7 @@ fn full(run: &RunDir, record: &Record) -> Result<()> {
     images::ensure_pause(run, &tools)?;
     record.server(run).start()?;
     storage::ensure(run, &tools)?;
-    storage::recycle(run, &tools)?;
+    storage::start_recycler(run)?;
     node::await_ready(run, &tools)
 }
 

@@ -2,14 +2,20 @@
 //! are plain folders, and a recycler, since nothing else would ever empty a released one.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::build::Tools;
+use super::build::{self, Tools};
+use super::daemon;
 use super::kubectl::{Kubectl, text};
 use super::layout::{NODES, Node, RunDir, VOLUMES_PER_NODE};
+use crate::workspace;
 
+/// Pause between two passes of the recycler.
+const WATCH_PAUSE: Duration = Duration::from_secs(3);
 /// Name of the storage class.
 pub const CLASS: &str = "local";
 
@@ -54,6 +60,28 @@ fn volume(run: &RunDir, node: Node, name: &str) -> Value {
             ]}]}},
         },
     })
+}
+
+/// Starts the process that recycles volumes for as long as the cluster runs.
+pub fn start_recycler(run: &RunDir) -> Result<()> {
+    let mut command = Command::new(workspace::this_program()?);
+    command.arg("cluster").arg("--run-dir").arg(run.root()).args(["recycle", "--watch"]);
+    daemon::start(run, "recycler", &mut command)?;
+    Ok(())
+}
+
+/// Recycles until the process is ended. A pass that fails is said and tried again: the API server
+/// may be away for a while, on purpose.
+pub fn watch(run: &RunDir) -> Result<()> {
+    let tools = build::located()?;
+    loop {
+        match recycle(run, &tools) {
+            Ok(names) if names.is_empty() => {}
+            Ok(names) => println!("recycled {}", names.join(" ")),
+            Err(error) => println!("recycling failed: {error:#}"),
+        }
+        std::thread::sleep(WATCH_PAUSE);
+    }
 }
 
 /// Empties volumes whose claim was deleted and offers them again; gives their names.

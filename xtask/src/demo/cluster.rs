@@ -87,7 +87,8 @@ impl Cluster {
 
 /// This very program with other arguments.
 pub fn xtask(arguments: &[&str]) -> Result<Command> {
-    let mut command = Command::new(crate::workspace::this_program().context("finding this program")?);
+    let mut command =
+        Command::new(crate::workspace::this_program().context("finding this program")?);
     command.args(arguments);
     Ok(command)
 }
