@@ -6,9 +6,10 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
 use sha2::{Digest, Sha256};
 
 use crate::process;
@@ -164,12 +165,21 @@ fn build(module: &Module) -> Result<()> {
         .current_dir(source(module))
         .env("CGO_ENABLED", "0")
         .env("GOFLAGS", "-mod=readonly")
+        // an older Go says so instead of fetching a newer one as a binary
+        .env("GOTOOLCHAIN", "local")
         .arg("build")
         .args(flags(module))
         .arg("-o")
         .arg(&output)
         .args(module.packages);
-    process::run(&mut command).context("is Go 1.26 or newer installed and on the path?")?;
+    let spinner = ProgressBar::new_spinner().with_style(
+        ProgressStyle::with_template("{spinner} {msg} {elapsed}").context("a progress style")?,
+    );
+    spinner.set_message(format!("go build {}", module.name));
+    spinner.enable_steady_tick(Duration::from_millis(200));
+    let built = process::run(&mut command);
+    spinner.finish_and_clear();
+    built.context("is Go 1.26 or newer installed and on the path?")?;
     if module.name == "kube" {
         for name in KUBE_NAMES {
             symlink("kube", aside.join(name))?;
