@@ -79,8 +79,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Rows per table by the backend's statistics.
     fn expected_rows(&self) -> BackendFuture<'_, Vec<u64>>;
 
-    /// Cuts the root table into about `chunks` ranges that cover every possible key.
-    fn plan_chunks(&self, chunks: u32) -> BackendFuture<'_, Vec<KeyRange>>;
+    /// Cuts the root table, as far as `filter` (may be empty) selects it, into about `chunks`
+    /// ranges that together cover every possible key.
+    fn plan_chunks<'a>(&'a self, chunks: u32, filter: &'a str) -> BackendFuture<'a, Vec<KeyRange>>;
 
     /// Opens one snapshot over a range; pages come in root key order.
     fn open_scan(&self, request: ScanRequest) -> BackendFuture<'_, Box<dyn Scan>>;

@@ -39,6 +39,6 @@ pub use error::{BackendError, Disposition, Reason};
 pub use events::{BackendHealth, FlushEvent, RejectCause};
 pub use options::WriteThroughOptions;
 pub use pending::{Draft, Pending};
-pub use postgres::PostgresOptions;
+pub use postgres::{PostgresBackend, PostgresOptions};
 pub use queue::{Backlog, FlushMarks, LaneMark, OutOfOrder, QueueFull, Reservation};
 pub use service::{FlushCounters, Replay, ReplayError, WaitError, WriteThrough, lane_of};

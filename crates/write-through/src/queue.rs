@@ -340,10 +340,6 @@ impl Inner {
         self.staging = true;
     }
 
-    pub(crate) fn enqueued_upto(&self) -> u64 {
-        self.enqueued_upto
-    }
-
     pub(crate) fn reset_lanes(&mut self, lanes: &[LaneClaim]) {
         self.lanes = lanes.iter().map(|lane| LaneQueue::at(lane.position)).collect();
     }

@@ -1,0 +1,53 @@
+//! Which database this is, and how far its log is.
+
+use super::claim::get;
+use super::fault;
+use crate::backend::BackendIdentity;
+use crate::backend::flush::WalState;
+use crate::error::{BackendError, Reason};
+use tokio_postgres::Client;
+
+/// The timeline is in the name of the log file being written; the control file would name it only
+/// after the first checkpoint that follows a promotion.
+const TIMELINE: &str =
+    "('x' || lpad(substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), 16, '0'))::bit(64)::bigint";
+
+pub(super) async fn identify(client: &Client) -> Result<BackendIdentity, BackendError> {
+    const ACT: &str = "identify the backend";
+    let text = format!(
+        "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
+         current_database()::text, {TIMELINE}, current_setting('server_version')"
+    );
+    let rows = client.query_typed(&text, &[]).await.map_err(|e| fault::from_driver(ACT, &e))?;
+    let row = rows.first().ok_or_else(|| no_answer(ACT))?;
+    Ok(BackendIdentity {
+        system_identifier: get(ACT, row, 0)?,
+        database: get(ACT, row, 1)?,
+        timeline: timeline(get(ACT, row, 2)?),
+        server_version: get(ACT, row, 3)?,
+    })
+}
+
+pub(super) async fn wal_state(client: &Client) -> Result<WalState, BackendError> {
+    const ACT: &str = "read the log position";
+    let text = format!(
+        "SELECT (SELECT system_identifier::text FROM pg_control_system()), {TIMELINE}, \
+         (pg_current_wal_insert_lsn() - '0/0')::int8, (pg_current_wal_flush_lsn() - '0/0')::int8"
+    );
+    let rows = client.query_typed(&text, &[]).await.map_err(|e| fault::from_driver(ACT, &e))?;
+    let row = rows.first().ok_or_else(|| no_answer(ACT))?;
+    Ok(WalState {
+        system_identifier: get(ACT, row, 0)?,
+        timeline: timeline(get(ACT, row, 1)?),
+        inserted: super::claim::unsigned(ACT, row, 2)?,
+        flushed: super::claim::unsigned(ACT, row, 3)?,
+    })
+}
+
+fn timeline(number: i64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn no_answer(act: &'static str) -> BackendError {
+    BackendError::new(act, Reason::Internal, "the backend answered without a row")
+}

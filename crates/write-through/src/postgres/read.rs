@@ -1,0 +1,213 @@
+//! Read-through: whole instances by root key, and root keys by lookup key.
+//!
+//! All tables of a read come from one REPEATABLE READ snapshot (R18), sent as one burst.
+
+use super::binary::{ArrayParam, Raw, ScalarParam, array_type, decode, element_type};
+use super::{Compiled, PostgresOptions, connect, fault, sql};
+use crate::error::{BackendError, Reason};
+use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Row, TableId, TableSchema, Value};
+use futures::future::join_all;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use tokio_postgres::Client;
+use tokio_postgres::types::{ToSql, Type};
+
+const ACT: &str = "read instances";
+
+/// `SELECT … FROM unnest($1) AS u(c0) JOIN table t ON t.root_key = u.c0`
+pub(super) fn select_by_root_key(schema: &GroupSchema, table: &TableSchema) -> String {
+    let root = match schema.root() {
+        Some(root) => root,
+        None => table,
+    };
+    format!(
+        "SELECT {} FROM {} JOIN {} AS t ON {}",
+        sql::select_list(table, "t"),
+        sql::unnest(&root.primary_key),
+        sql::qualified(&schema.backend_schema, &table.name),
+        sql::on_key(table, &table.root_key, &table.root_key)
+    )
+}
+
+pub(super) async fn read_instances(
+    client: &Client,
+    options: &PostgresOptions,
+    compiled: &Compiled,
+    keys: &[RootKey],
+) -> Result<Vec<Option<Instance>>, BackendError> {
+    let schema = &compiled.schema;
+    let root = schema.root().ok_or_else(no_tables)?;
+    let mut wanted: Vec<Row> = Vec::with_capacity(keys.len());
+    for key in keys {
+        let values = key
+            .decode()
+            .map_err(|_| BackendError::new(ACT, Reason::ValueRefused, "a root key is malformed"))?;
+        wanted.push(values);
+    }
+    let rows: Vec<&Row> = wanted.iter().collect();
+    let mut arrays = Vec::new();
+    for (place, column) in root.primary_key.iter().enumerate() {
+        let column_type = &root.column(*column).ok_or_else(no_tables)?.column_type;
+        arrays.push(ArrayParam { column_type, rows: &rows, column: place });
+    }
+    let params: Vec<(&(dyn ToSql + Sync), Type)> =
+        arrays.iter().map(|a| (a as &(dyn ToSql + Sync), array_type(a.column_type))).collect();
+    let begin = connect::begin(options, "ISOLATION LEVEL REPEATABLE READ READ ONLY", "");
+    let reads = join_all(compiled.reads.iter().map(|text| client.query_typed(text, &params)));
+    let (began, tables, ended) =
+        futures::join!(client.batch_execute(&begin), reads, client.batch_execute("COMMIT"));
+    began.map_err(|error| fault::from_driver(ACT, &error))?;
+    let mut instances = Assembly::new(schema);
+    for (table, rows) in tables.into_iter().enumerate() {
+        for row in rows.map_err(|error| fault::from_driver(ACT, &error))? {
+            instances.add(table, decode_row(schema, table, &row)?)?;
+        }
+    }
+    ended.map_err(|error| fault::from_driver(ACT, &error))?;
+    let mut found = instances.finish();
+    Ok(keys.iter().map(|key| found.remove(key).filter(Instance::exists)).collect())
+}
+
+pub(super) async fn resolve_lookup(
+    client: &Client,
+    compiled: &Compiled,
+    lookup: LookupId,
+    values: &[Value],
+) -> Result<Option<RootKey>, BackendError> {
+    const ACT: &str = "resolve a lookup key";
+    let schema = &compiled.schema;
+    let root = schema.root().ok_or_else(no_tables)?;
+    let declared = schema.lookups.get(lookup).ok_or_else(|| {
+        BackendError::new(ACT, Reason::Internal, "there is no such lookup key in the schema")
+    })?;
+    let key: Vec<String> = root
+        .primary_key
+        .iter()
+        .map(|c| {
+            let name = sql::column_name(root, *c);
+            match root.column(*c).map(|c| &c.column_type) {
+                Some(cachetier_model::ColumnType::Enum { .. }) => format!("t.{name}::text"),
+                _ => format!("t.{name}"),
+            }
+        })
+        .collect();
+    let conditions: Vec<String> = declared
+        .columns
+        .iter()
+        .enumerate()
+        .map(|(n, c)| {
+            format!("t.{} = {}", sql::column_name(root, *c), sql::parameter(root, *c, n + 1))
+        })
+        .collect();
+    let text = format!(
+        "SELECT {} FROM {} AS t WHERE {} LIMIT 1",
+        key.join(", "),
+        sql::qualified(&schema.backend_schema, &root.name),
+        conditions.join(" AND ")
+    );
+    let mut scalars = Vec::new();
+    for (column, value) in declared.columns.iter().zip(values) {
+        let column_type = &root.column(*column).ok_or_else(no_tables)?.column_type;
+        scalars.push(ScalarParam { column_type, value });
+    }
+    let params: Vec<(&(dyn ToSql + Sync), Type)> =
+        scalars.iter().map(|s| (s as &(dyn ToSql + Sync), element_type(s.column_type))).collect();
+    let rows = client.query_typed(&text, &params).await.map_err(|e| fault::from_driver(ACT, &e))?;
+    let Some(row) = rows.first() else { return Ok(None) };
+    let mut key = Vec::new();
+    for (place, column) in root.primary_key.iter().enumerate() {
+        let column_type = &root.column(*column).ok_or_else(no_tables)?.column_type;
+        key.push(decode_column(ACT, column_type, row, place)?);
+    }
+    schema.encode_root_key(&key).map(Some).map_err(|_| drift(ACT, &root.name))
+}
+
+pub(super) fn decode_row(
+    schema: &GroupSchema,
+    table: TableId,
+    row: &tokio_postgres::Row,
+) -> Result<Row, BackendError> {
+    let columns = schema.table(table).map(|t| t.columns.as_slice()).unwrap_or_default();
+    columns
+        .iter()
+        .enumerate()
+        .map(|(place, column)| decode_column(ACT, &column.column_type, row, place))
+        .collect()
+}
+
+fn decode_column(
+    act: &'static str,
+    column_type: &cachetier_model::ColumnType,
+    row: &tokio_postgres::Row,
+    place: usize,
+) -> Result<Value, BackendError> {
+    let raw: Option<Raw<'_>> =
+        row.try_get(place).map_err(|error| fault::from_driver(act, &error))?;
+    decode(column_type, raw.map(|r| r.0)).map_err(|error| undecodable(act, &error.to_string()))
+}
+
+pub(super) fn undecodable(act: &'static str, what: &str) -> BackendError {
+    BackendError::new(
+        act,
+        Reason::SchemaDrift,
+        format!("the backend's rows are not of the types that were discovered: {what}"),
+    )
+}
+
+fn drift(act: &'static str, table: &str) -> BackendError {
+    BackendError {
+        table: Some(table.to_owned()),
+        ..BackendError::new(act, Reason::SchemaDrift, "a row has no valid root key")
+    }
+}
+
+pub(super) fn no_tables() -> BackendError {
+    BackendError::new("use the schema", Reason::Internal, "the schema has no such table or column")
+}
+
+/// Puts rows of several tables together to instances.
+pub(super) struct Assembly<'a> {
+    schema: &'a GroupSchema,
+    found: HashMap<RootKey, Instance>,
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(schema: &'a GroupSchema) -> Self {
+        Self { schema, found: HashMap::new() }
+    }
+
+    pub(super) fn add(&mut self, table: TableId, row: Row) -> Result<RootKey, BackendError> {
+        let name = || self.schema.table(table).map_or("", |t| t.name.as_str());
+        let key = self.schema.root_key_of_row(table, &row).map_err(|_| drift(ACT, name()))?;
+        let tables = self.schema.tables.len();
+        let instance = self.found.entry(key.clone()).or_insert_with(|| Instance::absent(tables));
+        if let Some(rows) = instance.tables.get_mut(table) {
+            rows.push(row);
+        }
+        Ok(key)
+    }
+
+    /// The instances, each with its rows in primary key order.
+    pub(super) fn finish(mut self) -> HashMap<RootKey, Instance> {
+        for instance in self.found.values_mut() {
+            for (table, rows) in self.schema.tables.iter().zip(&mut instance.tables) {
+                rows.sort_by(|a, b| by_primary_key(table, a, b));
+            }
+        }
+        self.found
+    }
+}
+
+fn by_primary_key(table: &TableSchema, a: &Row, b: &Row) -> Ordering {
+    for column in &table.primary_key {
+        let (Some(c), Some(x), Some(y)) = (table.column(*column), a.get(*column), b.get(*column))
+        else {
+            continue;
+        };
+        match c.column_type.compare(x, y) {
+            Some(Ordering::Equal) | None => {}
+            Some(other) => return other,
+        }
+    }
+    Ordering::Equal
+}

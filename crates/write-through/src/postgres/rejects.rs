@@ -1,0 +1,149 @@
+//! Rejects: listed, discarded, replayed (R17).
+//!
+//! The caller's transaction is open; discarding and replaying hold the group's writer row, so that
+//! only the owner of the slot can act, and an owner that was just fenced cannot.
+
+use super::claim::{fenced, get, signed, unsigned};
+use super::lane_session::{execute, miscounted};
+use super::{Compiled, fault};
+use crate::backend::flush::Fence;
+use crate::backend::reject::RejectEntry;
+use crate::error::{BackendError, Reason};
+use crate::plan::plan;
+use bytes::Bytes;
+use cachetier_model::{RootKey, codec};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
+
+const ACT: &str = "read the rejects";
+
+const COLUMNS: &str = "r.id, r.node, r.sequence, r.root_key, r.sqlstate, r.table_name, \
+    r.constraint_name, r.message, r.detail, \
+    extract(epoch FROM clock_timestamp() - r.created_at)::float8, \
+    (SELECT count(*) FROM cachetier.reject f WHERE f.group_uid = r.group_uid \
+     AND f.root_key = r.root_key AND f.id > r.id)";
+
+pub(super) async fn list(
+    client: &Client,
+    group_uid: &str,
+    limit: u32,
+) -> Result<Vec<RejectEntry>, BackendError> {
+    let limit = i64::from(limit);
+    let text = format!(
+        "SELECT {COLUMNS} FROM cachetier.reject r WHERE r.group_uid = $1 AND r.head \
+         ORDER BY r.id LIMIT $2"
+    );
+    let rows = client
+        .query_typed(&text, &[(&group_uid, Type::TEXT), (&limit, Type::INT8)])
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    rows.iter().map(entry).collect()
+}
+
+pub(super) async fn tail(client: &Client, id: u64) -> Result<Vec<RejectEntry>, BackendError> {
+    let id = signed(id);
+    let text = format!(
+        "SELECT {COLUMNS}, r.changes FROM cachetier.reject r JOIN cachetier.reject h \
+         ON h.group_uid = r.group_uid AND h.root_key = r.root_key \
+         WHERE h.id = $1 AND h.head AND r.id >= h.id ORDER BY r.id"
+    );
+    let rows = client
+        .query_typed(&text, &[(&id, Type::INT8)])
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    rows.iter()
+        .map(|row| {
+            let mut entry = entry(row)?;
+            let changes: &[u8] = get(ACT, row, 11)?;
+            entry.changes = codec::decode_changes(changes).map_err(|error| {
+                BackendError::new(ACT, Reason::Internal, format!("a reject is unreadable: {error}"))
+            })?;
+            Ok(entry)
+        })
+        .collect()
+}
+
+fn entry(row: &Row) -> Result<RejectEntry, BackendError> {
+    let key: &[u8] = get(ACT, row, 3)?;
+    Ok(RejectEntry {
+        id: unsigned(ACT, row, 0)?,
+        node: get(ACT, row, 1)?,
+        sequence: unsigned(ACT, row, 2)?,
+        key: RootKey::from_bytes(Bytes::copy_from_slice(key)),
+        sqlstate: get(ACT, row, 4)?,
+        table: get(ACT, row, 5)?,
+        constraint: get(ACT, row, 6)?,
+        message: get(ACT, row, 7)?,
+        detail: get(ACT, row, 8)?,
+        age_seconds: get(ACT, row, 9)?,
+        following: unsigned(ACT, row, 10)? as u32,
+        changes: Vec::new(),
+    })
+}
+
+/// Removes the tail; the number of transactions removed.
+pub(super) async fn discard(client: &Client, id: u64, by: &Fence) -> Result<u32, BackendError> {
+    hold_fence(client, by).await?;
+    let tail = tail(client, id).await?;
+    remove(client, &tail).await
+}
+
+/// Applies the tail in order and removes it.
+pub(super) async fn replay(
+    client: &Client,
+    compiled: &Compiled,
+    id: u64,
+    by: &Fence,
+) -> Result<u32, BackendError> {
+    hold_fence(client, by).await?;
+    let tail = tail(client, id).await?;
+    for entry in &tail {
+        let waves = plan(&compiled.schema, &entry.changes).map_err(|error| {
+            let message = format!("a reject cannot be planned: {error}");
+            BackendError::new("replay a reject", Reason::ValueRefused, message)
+        })?;
+        for statement in waves.iter().flat_map(|w| &w.statements) {
+            let affected = execute(client, compiled, statement).await?;
+            if affected != statement.rows.len() as u64 {
+                return Err(miscounted(compiled, statement, affected));
+            }
+        }
+    }
+    remove(client, &tail).await
+}
+
+async fn remove(client: &Client, tail: &[RejectEntry]) -> Result<u32, BackendError> {
+    let ids: Vec<i64> = tail.iter().map(|e| signed(e.id)).collect();
+    if ids.is_empty() {
+        return Err(BackendError::new(ACT, Reason::NotFound, "there is no such reject"));
+    }
+    let params: [(&(dyn ToSql + Sync), Type); 1] = [(&ids, Type::INT8_ARRAY)];
+    let removed = client
+        .execute_typed("DELETE FROM cachetier.reject WHERE id = ANY($1)", &params)
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    Ok(removed as u32)
+}
+
+/// The position may move on meanwhile: token and version prove the right to act.
+async fn hold_fence(client: &Client, by: &Fence) -> Result<(), BackendError> {
+    const ACT: &str = "hold the writer row";
+    let (lanes, lane) = (i32::from(by.writer.lanes), i32::from(by.writer.lane));
+    let (token, version) = (signed(by.token), signed(by.version));
+    let rows = client
+        .query_typed(
+            "SELECT 1::int8 FROM cachetier.writer WHERE group_uid = $1 AND node = $2 \
+             AND lanes = $3 AND lane = $4 AND token = $5 AND version = $6 FOR UPDATE",
+            &[
+                (&by.writer.group_uid, Type::TEXT),
+                (&by.writer.node, Type::TEXT),
+                (&lanes, Type::INT4),
+                (&lane, Type::INT4),
+                (&token, Type::INT8),
+                (&version, Type::INT8),
+            ],
+        )
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    if rows.is_empty() { Err(fenced(ACT)) } else { Ok(()) }
+}
