@@ -64,7 +64,7 @@ fn frames_committed_together_cost_one_sync() {
     let mut journal = Driven::open(&fs, small()).unwrap();
     journal.commit(b"first");
     let before = journal.journal.stats().syncs;
-    let last = (0..20).map(|_| journal.journal.append(1, &[7; 50]).unwrap()).last().unwrap();
+    let last = (0..20).map(|_| journal.journal.append(1, &[7; 50]).unwrap()).next_back().unwrap();
     assert!(journal.journal.durable() < last);
     journal.run();
     assert_eq!(journal.journal.durable(), last);

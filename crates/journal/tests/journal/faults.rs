@@ -154,7 +154,7 @@ fn d25_the_capacity_is_never_exceeded_and_trimming_makes_room() {
 fn d25_trimming_works_on_a_volume_that_is_full_to_the_last_byte() {
     let fs = FaultyFileSystem::new();
     let mut journal = Driven::open(&fs, small()).unwrap();
-    let last = (0..150).map(|_| journal.commit(&[1; 500])).last().unwrap();
+    let last = (0..150).map(|_| journal.commit(&[1; 500])).next_back().unwrap();
     let before = fs.used_bytes();
     fs.set_capacity(Some(before));
     journal.journal.trim(last);
@@ -227,7 +227,7 @@ fn a_slow_disk_delays_and_loses_nothing() {
         Some(Fault::Slow(Duration::from_millis(1)))
     });
     let mut journal = Driven::open(&fs, small()).unwrap();
-    let last = (0..10).map(|_| journal.commit(b"a")).last().unwrap();
+    let last = (0..10).map(|_| journal.commit(b"a")).next_back().unwrap();
     assert_eq!(journal.journal.synced(), last);
     assert!(slow.load(Ordering::Relaxed) >= 10);
     assert!(journal.journal.stats().sync_nanos >= 10_000_000);

@@ -16,7 +16,9 @@ use cachetier_journal::{Journal, JournalError, Sequence};
 use crate::support::{DIR, Driven, relaxed, segments, small};
 
 /// Name, whether it must open, and how it is made.
-const FIXTURES: [(&str, bool, fn(&FaultyFileSystem)); 19] = [
+type Fixture = (&'static str, bool, fn(&FaultyFileSystem));
+
+const FIXTURES: [Fixture; 19] = [
     ("killed", true, |fs| write(fs, 60)),
     ("closed_in_order", true, closed),
     ("never_written", true, |fs| write(fs, 0)),
@@ -63,7 +65,7 @@ fn closed(fs: &FaultyFileSystem) {
 
 fn trimmed(fs: &FaultyFileSystem) {
     let mut journal = Driven::open(fs, small()).unwrap();
-    let last = (0..60).map(|n| journal.commit(&[n; 600])).last().unwrap();
+    let last = (0..60).map(|n| journal.commit(&[n; 600])).next_back().unwrap();
     journal.journal.trim(last);
     journal.run();
     journal.abandon().kill_process();

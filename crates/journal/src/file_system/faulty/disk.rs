@@ -308,7 +308,8 @@ impl Content {
         for change in std::mem::take(&mut self.unsynced) {
             match change {
                 Change::Extend(_) => {
-                    if cut == PowerCut::KeepAll || draw.next() % 2 == 0 && cut != PowerCut::LoseAll
+                    if cut == PowerCut::KeepAll
+                        || draw.next().is_multiple_of(2) && cut != PowerCut::LoseAll
                     {
                         change.apply(&mut self.durable);
                     }
@@ -318,7 +319,7 @@ impl Content {
                         let kept = match cut {
                             PowerCut::LoseAll => false,
                             PowerCut::KeepAll => true,
-                            PowerCut::Random(_) => draw.next() % 2 == 0,
+                            PowerCut::Random(_) => draw.next().is_multiple_of(2),
                         };
                         if kept {
                             apply(&mut self.durable, at, sector);
