@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cachetier_journal::file_system::FileSystem;
+use cachetier_journal::file_system::{FileSystem, RealFileSystem};
 use cachetier_model::node_config::NodeConfig;
 use cachetier_model::{
     Epoch, GroupSchema, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
 };
-use cachetier_write_through::{Backend, FlushMarks};
+use cachetier_write_through::{Backend, FlushMarks, PostgresBackend, PostgresOptions};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +20,7 @@ use crate::calls::{
     ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
 };
 use crate::core::Core;
-use crate::error::GroupError;
+use crate::error::{GroupError, RefusalReason};
 use crate::load::ChunkLoad;
 use crate::peers::Peers;
 use crate::shared::Shared;
@@ -58,8 +58,11 @@ impl Group {
         options: GroupOptions,
         shutdown: CancellationToken,
     ) -> Result<Self, GroupError> {
-        let _ = (options, shutdown);
-        Err(GroupError::internal("the database side is not built in yet"))
+        let config = &options.config;
+        let backend =
+            PostgresBackend::new(PostgresOptions::from_config(config, &options.node.name))
+                .map_err(|error| GroupError::refused(RefusalReason::Schema, error.to_string()))?;
+        Self::start_with(options, Arc::new(backend), Arc::new(RealFileSystem), shutdown).await
     }
 
     /// The same over another backend and file system.

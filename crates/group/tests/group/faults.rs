@@ -1,0 +1,298 @@
+//! Backends that go away, volumes that come back from the dead, rows the backend refuses.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use cachetier_group::{GroupError, NoPeers, Phase};
+use cachetier_model::node_config::TopologySource;
+
+use crate::basics::compare;
+use crate::scene::{Node, Scene, insert_account, set_place};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_stops_under_load_loses_nothing() {
+    let scene = Arc::new(Scene::new(50).await);
+    let node = Arc::new(scene.serving("n-0").await);
+    for id in 1..=50 {
+        node.read(id).await.unwrap();
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let acknowledged: Arc<Vec<AtomicI64>> = Arc::new((0..=50).map(|_| 0.into()).collect());
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (node, stop, acknowledged) = (node.clone(), stop.clone(), acknowledged.clone());
+            tokio::spawn(async move {
+                let mut value = 1;
+                while !stop.load(Ordering::Relaxed) {
+                    for id in (1..=50).filter(|id| id % 4 == writer) {
+                        node.set_place(id, value).await.unwrap();
+                        acknowledged[id as usize].store(value, Ordering::Relaxed);
+                    }
+                    value += if value == 665 { 2 } else { 1 };
+                }
+            })
+        })
+        .collect();
+    let written = || acknowledged.iter().map(|a| a.load(Ordering::Relaxed)).sum::<i64>();
+    let until = async |target: i64| {
+        while written() < target {
+            tokio::task::yield_now().await;
+        }
+    };
+    until(200).await;
+    scene.postgres.down();
+    node.until("backend away", |s| s.problems.iter().any(|p| p.degraded)).await;
+    until(written() + 500).await;
+    scene.postgres.up().await;
+    until(written() + 200).await;
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    node.drained().await;
+    node.until("healed", |s| s.problems.is_empty() && s.backend_reachable).await;
+    let client = scene.postgres.client().await;
+    for row in client.query("SELECT id, place FROM account", &[]).await.unwrap() {
+        let (id, place): (i64, i64) = (row.get(0), row.get(1));
+        assert_eq!(place, acknowledged[id as usize].load(Ordering::Relaxed), "account {id}");
+    }
+    assert_eq!(compare(&node).await.differences, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d17_a_node_restarted_while_the_backend_is_away_serves_its_journal_and_flushes_later() {
+    let scene = Scene::new(10).await;
+    let node = scene.serving("n-0").await;
+    node.set_place(1, 11).await.unwrap();
+    node.drained().await;
+    node.read(2).await.unwrap();
+    node.read(3).await.unwrap();
+    scene.postgres.down();
+    node.set_place(2, 22).await.unwrap();
+    node.crash().await;
+    let node = scene.node("n-0").await;
+    node.until("resumed", |s| s.slots_serving == 4096).await;
+    assert_eq!(node.place(2).await, Some(22), "from the journal");
+    node.set_place(2, 23).await.unwrap();
+    let missing = node.read(3).await.unwrap_err();
+    assert!(matches!(missing, GroupError::BackendAway { .. }), "{missing:?}");
+    scene.postgres.up().await;
+    node.until("healed", |s| s.problems.is_empty() && s.backlog.transactions == 0).await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 11);
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 2").await, 23);
+    assert_eq!(node.place(3).await, Some(30));
+    node.close().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d18_a_volume_copied_earlier_is_refused_and_overwrites_nothing() {
+    let scene = Scene::new(10).await;
+    let node = scene.serving("n-0").await;
+    node.set_place(1, 11).await.unwrap();
+    node.drained().await;
+    scene.postgres.down();
+    node.set_place(1, 12).await.unwrap();
+    node.crash().await;
+    // the copy holds an unflushed 12
+    copy(&scene.journal("n-0"), &scene.journal("copy"));
+    scene.postgres.up().await;
+    let node = scene.serving("n-0").await;
+    node.set_place(1, 13).await.unwrap();
+    node.drained().await;
+    node.close().await;
+    let mut config = scene.config("n-0");
+    config.journal.directory = scene.journal("copy");
+    let stale = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    let status = stale.until("fenced", |s| s.phase == Phase::Fenced).await;
+    assert!(status.problems.iter().any(|p| p.reason == "StaleJournal"), "{status:?}");
+    let refused = stale.read(1).await.unwrap_err();
+    assert!(matches!(refused, GroupError::Fenced { .. }), "{refused:?}");
+    stale.crash().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 13);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d15_of_two_processes_on_copies_of_one_volume_the_earlier_is_fenced_for_good() {
+    let scene = Scene::new(10).await;
+    let node = scene.serving("n-0").await;
+    node.close().await;
+    copy(&scene.journal("n-0"), &scene.journal("copy"));
+    let first = scene.serving("n-0").await;
+    first.set_place(1, 11).await.unwrap();
+    first.drained().await;
+    let mut config = scene.config("n-0");
+    config.journal.directory = scene.journal("copy");
+    let second = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    second.until("fenced", |s| s.phase == Phase::Fenced).await;
+    first.set_place(1, 12).await.unwrap();
+    first.drained().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 12);
+    second.crash().await;
+    first.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r14_a_second_group_on_the_same_tables_is_refused_by_name() {
+    let scene = Scene::new(1).await;
+    let node = scene.serving("n-0").await;
+    let mut config = scene.config("other");
+    config.group.name = "telecom/second".to_owned();
+    config.group.uid = "uid-2".to_owned();
+    let other = Node::start(config, "other", Arc::new(NoPeers)).await.unwrap();
+    let claimed = |s: &cachetier_group::Status| {
+        s.problems.iter().any(|p| p.reason == "TablesClaimed" && p.message.contains("telecom/hlr"))
+    };
+    other.until("refused", claimed).await;
+    other.crash().await;
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_journal_of_another_incarnation_is_refused_at_start() {
+    let scene = Scene::new(1).await;
+    let node = scene.serving("n-0").await;
+    node.close().await;
+    let mut config = scene.config("n-0");
+    config.group.uid = "uid-2".to_owned();
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    let status = node.group.status().await;
+    assert_eq!(status.phase, Phase::Fenced);
+    assert!(status.problems.iter().any(|p| p.reason == "ForeignJournal"), "{status:?}");
+    node.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d01_one_refused_row_quarantines_its_instance_and_everything_else_flows() {
+    let scene = Scene::new(20).await;
+    let node = scene.serving("n-0").await;
+    node.set_place(5, 666).await.unwrap();
+    for id in (1..=20).filter(|id| *id != 5) {
+        node.set_place(id, 7).await.unwrap();
+    }
+    let status = node.until("rejected", |s| s.rejects > 0 && s.backlog.transactions == 0).await;
+    assert!(status.problems.iter().any(|p| p.reason == "Rejects"), "{status:?}");
+    assert_eq!(scene.postgres.number("SELECT count(*) FROM account WHERE place = 7").await, 19);
+    let quarantined = node.read(5).await.unwrap_err();
+    assert!(matches!(quarantined, GroupError::Quarantined), "{quarantined:?}");
+    let refused = node.set_place(5, 8).await.unwrap_err();
+    assert!(matches!(refused, GroupError::Quarantined), "{refused:?}");
+    let rejects = node.group.rejects(10).await.unwrap();
+    assert_eq!((rejects.len(), rejects[0].sqlstate.as_str()), (1, "23514"));
+    assert_eq!(rejects[0].table, "account");
+    // it stays quarantined over a restart
+    node.crash().await;
+    let node = scene.serving("n-0").await;
+    assert!(matches!(node.read(5).await, Err(GroupError::Quarantined)));
+    assert_eq!(node.group.resolve_reject(rejects[0].id, true).await.unwrap(), 1);
+    assert_eq!(node.place(5).await, Some(50), "as the backend has it");
+    node.set_place(5, 8).await.unwrap();
+    node.until("resolved", |s| s.rejects == 0 && s.backlog.transactions == 0).await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 5").await, 8);
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replayed_reject_is_applied_once_its_cause_is_gone() {
+    let scene = Scene::new(5).await;
+    let node = scene.serving("n-0").await;
+    node.set_place(2, 666).await.unwrap();
+    node.until("rejected", |s| s.rejects > 0).await;
+    let id = node.group.rejects(10).await.unwrap()[0].id;
+    assert!(node.group.resolve_reject(id, false).await.is_err(), "the cause is still there");
+    scene.postgres.execute("ALTER TABLE account DROP CONSTRAINT account_place_check").await;
+    assert_eq!(node.group.resolve_reject(id, false).await.unwrap(), 1);
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 2").await, 666);
+    assert_eq!(node.place(2).await, Some(666));
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d09_a_full_queue_refuses_writes_with_a_hint_and_reads_go_on() {
+    let scene = Scene::new(3).await;
+    let mut config = scene.config("n-0");
+    config.write_through.paused = true;
+    config.write_through.max_backlog_bytes = 20_000;
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    let refused = loop {
+        match node.set_place(1, 5).await.and(node.set_place(1, 6).await) {
+            Ok(_) => {}
+            Err(refused) => break refused,
+        }
+    };
+    assert!(matches!(refused, GroupError::BacklogFull { .. }), "{refused:?}");
+    assert!(refused.facts().retry_after.is_some() && refused.facts().backlog_bytes > 10_000);
+    assert!(node.read(1).await.unwrap().found);
+    node.crash().await;
+}
+
+/// Where `examples/crash_writer` was built.
+fn crash_writer() -> std::path::PathBuf {
+    let mut path = std::env::current_exe().unwrap();
+    path.pop();
+    path.pop();
+    path.join("examples/crash_writer")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_loses_no_acknowledged_write() {
+    let scene = Scene::new(40).await;
+    std::fs::write(
+        scene.dir.path().join("config.json"),
+        serde_json::to_vec(&scene.config("n-0")).unwrap(),
+    )
+    .unwrap();
+    let mut highest = vec![0_i64; 41];
+    for round in 1..=4 {
+        let mut child = tokio::process::Command::new(crash_writer())
+            .arg(scene.dir.path().join("config.json"))
+            .arg((round * 1_000_000).to_string())
+            .stdout(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = tokio::io::BufReader::new(child.stdout.take().unwrap());
+        let mut lines = tokio::io::AsyncBufReadExt::lines(lines);
+        let mut seen = 0;
+        // lines "id value", each printed after its write was acknowledged
+        while let Ok(Some(line)) = lines.next_line().await {
+            let (id, value) = line.split_once(' ').unwrap();
+            highest[id.parse::<usize>().unwrap()] = value.parse().unwrap();
+            seen += 1;
+            if seen == 400 + round * 57 {
+                child.start_kill().unwrap();
+            }
+        }
+        child.wait().await.unwrap();
+        assert!(seen >= 400, "round {round} wrote {seen}");
+    }
+    let node = scene.serving("n-0").await;
+    for id in 1..=40_i64 {
+        let place = node.place(id).await.unwrap();
+        assert!(place >= highest[id as usize], "account {id}: {place} < {}", highest[id as usize]);
+    }
+    node.drained().await;
+    assert_eq!(compare(&node).await.differences, 0);
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_without_a_topology_says_so_and_serves_nothing() {
+    let scene = Scene::new(3).await;
+    let mut config = scene.config("n-0");
+    config.topology = TopologySource::Operator;
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("waiting", |s| s.phase == Phase::AwaitingTopology).await;
+    let early = node.write(1, vec![set_place(1)]).await.unwrap_err();
+    assert!(matches!(early, GroupError::Starting { .. }), "{early:?}");
+    node.group.apply_topology(scene.topology(1, &["n-0"])).await.unwrap();
+    node.until("serving", |s| s.ready && s.slots_serving == 4096).await;
+    node.write(500, vec![insert_account(500, "500")]).await.unwrap();
+    node.close().await;
+}

@@ -1,0 +1,9 @@
+//! Whole groups against a real PostgreSQL.
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "tests")]
+
+mod basics;
+mod faults;
+mod loads;
+mod moves;
+mod postgres;
+mod scene;
