@@ -33,6 +33,9 @@ pub fn ensure(node: Node) -> Result<()> {
     for hierarchy in hierarchies() {
         let group = hierarchy.join(node.cgroup());
         fs::create_dir_all(&group).with_context(|| format!("creating {}", group.display()))?;
+        if !is_v1() {
+            delegate(&hierarchy);
+        }
         // a new cpuset is empty, and nothing may run in an empty one
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if is_v1() && hierarchy.join(file).exists() {
@@ -43,6 +46,13 @@ pub fn ensure(node: Node) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Version 2: lets child groups have the controllers that a kubelet asks for, where they exist.
+fn delegate(hierarchy: &Path) {
+    for controller in ["cpu", "cpuset", "memory", "pids", "io", "hugetlb"] {
+        let _ = fs::write(hierarchy.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
 }
 
 /// Processes in the node's groups, pods included.
