@@ -138,8 +138,11 @@ fn cluster_stage(args: &CiArgs, _: &mut Summary) -> Result<()> {
 }
 
 fn e2e_stage(args: &CiArgs, summary: &mut Summary) -> Result<()> {
-    summary.add(e2e::summary(&E2eArgs::for_cluster(args.existing))?);
-    cluster::take_down()
+    let tested = e2e::summary(&E2eArgs::for_cluster(args.existing));
+    // also after a failure, and before its error is passed on
+    cluster::take_down()?;
+    summary.add(tested?);
+    Ok(())
 }
 
 /// What is too long for every change: dependency rules with their tool built, ignored tests of the
