@@ -95,7 +95,7 @@ async fn ledger(
         None => {
             let roots = estimates.first().copied().unwrap_or(0);
             let wanted = (roots / CHUNK_INSTANCES).clamp(CHUNKS_MIN, CHUNKS_MAX);
-            let chunks = backend.plan_chunks(wanted as u32).await?;
+            let chunks = backend.plan_chunks(wanted as u32, &options.filter).await?;
             let spec = LoadSpec {
                 group_uid: options.group_uid.clone(),
                 load_id: options.load_id.clone(),
