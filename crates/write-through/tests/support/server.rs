@@ -1,0 +1,180 @@
+//! The server process and its databases.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+use tokio_postgres::{Client, NoTls};
+
+const BIN: &str = "/usr/lib/postgresql/15/bin";
+const PASSWORD: &str = "correct horse";
+
+/// One running server.
+pub struct Server {
+    pub port: u16,
+    pub data: PathBuf,
+    pub pid: u32,
+}
+
+static SHARED: OnceLock<Server> = OnceLock::new();
+static DATABASES: AtomicU32 = AtomicU32::new(0);
+
+pub fn shared() -> &'static Server {
+    SHARED.get_or_init(|| Server::start(&[]))
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// Runs as the server's own user: it refuses to run as root.
+fn as_postgres(program: &str) -> Command {
+    let path = format!("{BIN}/{program}");
+    let root = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
+    if !matches!(root, Ok(0)) {
+        return Command::new(path);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
+    command.args(["--pdeathsig", "QUIT", "--", &path]);
+    command
+}
+
+impl Server {
+    pub fn start(settings: &[&str]) -> Server {
+        let dir = tempfile::Builder::new().prefix("cachetier-wt-").tempdir().unwrap().keep();
+        let given = Command::new("chown").arg("postgres").arg(&dir).status();
+        assert!(given.is_ok());
+        let data = dir.join("data");
+        let password = dir.join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
+        let made = as_postgres("initdb")
+            .args(["-U", "postgres", "-A", "scram-sha-256", "-E", "UTF8", "--locale=C.UTF-8"])
+            .args(["--no-sync", "-D"])
+            .arg(&data)
+            .arg(format!("--pwfile={}", password.display()))
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let port = free_port();
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        let pid = launch(&data, port, &settings);
+        let server = Server { port, data, pid };
+        server.wait_ready();
+        server
+    }
+
+    /// Kills every process of the server at once.
+    pub fn crash(&self) {
+        let pid = self.postmaster();
+        let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
+        while Path::new(&format!("/proc/{pid}")).exists() {
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn restart(&self) {
+        let _ = std::fs::remove_file(self.data.join("postmaster.pid"));
+        launch(&self.data, self.port, &[]);
+        self.wait_ready();
+    }
+
+    fn postmaster(&self) -> u32 {
+        let text = std::fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
+        text.lines().next().unwrap().trim().parse().unwrap()
+    }
+
+    fn wait_ready(&self) {
+        let deadline = std::time::Instant::now() + super::PATIENCE;
+        loop {
+            let ready = Command::new(format!("{BIN}/pg_isready"))
+                .args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()])
+                .status();
+            if ready.is_ok_and(|s| s.success()) {
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "the server does not start");
+            std::thread::yield_now();
+        }
+    }
+
+    pub async fn connect(&self, dbname: &str) -> Client {
+        let config = format!(
+            "host=127.0.0.1 port={} user=postgres password='{PASSWORD}' dbname={dbname}",
+            self.port
+        );
+        let (client, connection) = tokio_postgres::connect(&config, NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client
+    }
+
+    pub async fn database(&self) -> Database {
+        let number = DATABASES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("t{number}");
+        let admin = self.connect("postgres").await;
+        admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
+        let credentials = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            std::fs::write(credentials.path().join(file), text).unwrap();
+        };
+        write("host", "127.0.0.1");
+        write("port", &self.port.to_string());
+        write("dbname", &name);
+        write("username", "postgres");
+        write("password", PASSWORD);
+        let client = self.connect(&name).await;
+        Database { name, credentials, client }
+    }
+}
+
+/// The parent of the server is a thread that lives as long as the process.
+fn launch(data: &Path, port: u16, settings: &[String]) -> u32 {
+    let (data, settings) = (data.to_owned(), settings.to_vec());
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(data.with_file_name("log"))
+            .unwrap();
+        let mut command = as_postgres("postgres");
+        command.arg("-D").arg(&data).args(["-p", &port.to_string()]);
+        command.args(["-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories="]);
+        command.args(["-c", "shared_buffers=64MB", "-c", "max_connections=200"]);
+        command.args(["-c", "wal_writer_delay=50ms"]);
+        settings.iter().for_each(|s| {
+            command.args(["-c", s]);
+        });
+        let mut child = command.stderr(log).spawn().unwrap();
+        tell.send(child.id()).unwrap();
+        let _ = child.wait();
+        // stay: the server's death signal hangs on this thread
+        loop {
+            std::thread::park();
+        }
+    });
+    told.recv().unwrap()
+}
+
+/// One database and how to reach it.
+pub struct Database {
+    pub name: String,
+    pub credentials: TempDir,
+    pub client: Client,
+}
+
+impl Database {
+    pub async fn run(&self, sql: &str) {
+        self.client.batch_execute(sql).await.unwrap();
+    }
+
+    pub async fn number(&self, sql: &str) -> i64 {
+        self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    pub async fn texts(&self, sql: &str) -> Vec<String> {
+        let rows = self.client.query(sql, &[]).await.unwrap();
+        rows.iter().map(|r| r.get(0)).collect()
+    }
+}
