@@ -232,12 +232,34 @@ async fn d09_a_full_queue_refuses_writes_with_a_hint_and_reads_go_on() {
     node.crash().await;
 }
 
-/// Where `examples/crash_writer` was built.
-fn crash_writer() -> std::path::PathBuf {
-    let mut path = std::env::current_exe().unwrap();
-    path.pop();
-    path.pop();
-    path.join("examples/crash_writer")
+/// Names the configuration for the victim of the kill test.
+const VICTIM_CONFIG: &str = "GROUP_TEST_VICTIM_CONFIG";
+/// The first value it writes.
+const VICTIM_FIRST: &str = "GROUP_TEST_VICTIM_FIRST";
+
+/// Not a test: the process that is killed. Writes without pause and prints each write after it was
+/// acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the victim of a_killed_node_loses_no_acknowledged_write"]
+async fn victim() {
+    let Ok(path) = std::env::var(VICTIM_CONFIG) else { return };
+    let config = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let first: i64 = std::env::var(VICTIM_FIRST).unwrap().parse().unwrap();
+    let node = Arc::new(Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap());
+    node.until("serving", |s| s.ready).await;
+    let writers = (0..4).map(|writer| {
+        let node = node.clone();
+        tokio::spawn(async move {
+            // each writer has its own accounts: the last line of an account is its last value
+            for value in first.. {
+                for id in (1..=40).filter(|id| id % 4 == writer) {
+                    node.set_place(id, value).await.unwrap();
+                    println!("\nacknowledged {id} {value}");
+                }
+            }
+        })
+    });
+    futures::future::join_all(writers).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -250,9 +272,10 @@ async fn a_killed_node_loses_no_acknowledged_write() {
     .unwrap();
     let mut highest = vec![0_i64; 41];
     for round in 1..=4 {
-        let mut child = tokio::process::Command::new(crash_writer())
-            .arg(scene.dir.path().join("config.json"))
-            .arg((round * 1_000_000).to_string())
+        let mut child = tokio::process::Command::new(std::env::current_exe().unwrap())
+            .args(["faults::victim", "--exact", "--ignored", "--nocapture"])
+            .env(VICTIM_CONFIG, scene.dir.path().join("config.json"))
+            .env(VICTIM_FIRST, (round * 1_000_000).to_string())
             .stdout(std::process::Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -260,9 +283,9 @@ async fn a_killed_node_loses_no_acknowledged_write() {
         let lines = tokio::io::BufReader::new(child.stdout.take().unwrap());
         let mut lines = tokio::io::AsyncBufReadExt::lines(lines);
         let mut seen = 0;
-        // lines "id value", each printed after its write was acknowledged
         while let Ok(Some(line)) = lines.next_line().await {
-            let (id, value) = line.split_once(' ').unwrap();
+            let Some(line) = line.strip_prefix("acknowledged ") else { continue };
+            let Some((id, value)) = line.split_once(' ') else { continue };
             highest[id.parse::<usize>().unwrap()] = value.parse().unwrap();
             seen += 1;
             if seen == 400 + round * 57 {
