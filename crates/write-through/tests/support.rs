@@ -127,16 +127,20 @@ impl Writer {
 
     /// The next event that satisfies `wanted`; others are passed over.
     pub async fn event(&mut self, wanted: impl Fn(&FlushEvent) -> bool) -> FlushEvent {
-        tokio::time::timeout(PATIENCE, async {
+        let mut passed = Vec::new();
+        let found = tokio::time::timeout(PATIENCE, async {
             loop {
                 let event = self.events.recv().await.unwrap();
                 if wanted(&event) {
                     return event;
                 }
+                passed.push(format!("{event:?}"));
             }
-        })
-        .await
-        .unwrap()
+        });
+        match found.await {
+            Ok(event) => event,
+            Err(_) => panic!("no such event; passed over: {passed:#?}"),
+        }
     }
 
     /// Takes events out of the way of a test that does not look at them.
