@@ -1,12 +1,24 @@
-//! The engine's interface.
+//! The store itself: what it is made of, and the sink committed transactions leave through.
+//!
+//! Locks, in the order in which they are taken: one slot (a second one only by trying), then a
+//! shard of a lookup index or the tickets. The sink is called under the slot's lock.
 
-use crate::{
-    CommitRefused, Committed, EngineError, Installed, ReadAnswer, Resolved, Ticket, TransactError,
-    Usage,
-};
-use cachetier_model::{
-    GroupSchema, Instance, LookupId, LookupKey, ReadPlan, RootKey, RowChange, SlotId, Transaction,
-};
+mod load;
+mod read;
+mod scan;
+mod start;
+mod unique;
+mod write;
+
+use crate::layout::{KeyShape, Layout};
+use crate::lookup::LookupIndex;
+use crate::memory::Memory;
+use crate::slot::{Slot, Target};
+use crate::ticket::Tickets;
+use crate::work::Rules;
+use crate::{CommitRefused, EngineError};
+use cachetier_model::{GroupSchema, Instance, RootKey, RowChange, SLOT_COUNT, SlotId};
+use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +35,6 @@ pub trait CommitSink {
 }
 
 /// One transaction on its way into the journal.
-#[derive(Debug)]
 pub struct Commit<'a> {
     pub slot: SlotId,
     pub key: &'a RootKey,
@@ -31,131 +42,135 @@ pub struct Commit<'a> {
     pub changes: &'a [RowChange],
     /// R16: to be answered after the backend accepted it.
     pub awaits_backend: bool,
-    pub(crate) after: &'a Instance,
+    packed: Option<&'a [u8]>,
+    layout: &'a Layout,
 }
 
 impl Commit<'_> {
-    /// Appends the whole instance after the change ([`cachetier_model::codec::encode_instance`]);
-    /// an instance without rows after a delete.
+    /// The whole instance after the change; without rows after a delete.
+    pub fn image(&self) -> Instance {
+        match self.packed {
+            Some(packed) => self.layout.decode(packed),
+            None => Instance::absent(self.layout.table_count()),
+        }
+    }
+
+    /// Appends [`Commit::image`] as `cachetier_model::codec::encode_instance` writes it.
     pub fn encode_image(&self, out: &mut Vec<u8>) {
-        cachetier_model::codec::encode_instance(self.after, out);
+        cachetier_model::codec::encode_instance(&self.image(), out);
     }
 }
 
 /// The store. Shared by reference; every method may be called from any thread.
-#[derive(Debug)]
 pub struct Engine {
     schema: Arc<GroupSchema>,
+    layout: Layout,
+    rules: Rules,
+    root_shape: KeyShape,
+    lookup_shapes: Vec<KeyShape>,
+    slots: Box<[RwLock<Slot>]>,
+    lookups: Vec<LookupIndex>,
+    tickets: Tickets,
+    memory: Memory,
 }
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("usage", &self.usage()).finish_non_exhaustive()
+    }
+}
+
+/// Room for records besides the empty slots and indexes, below which a budget makes no sense.
+const RECORD_BYTES_MIN: usize = 64 << 10;
 
 impl Engine {
     pub fn new(schema: Arc<GroupSchema>, options: EngineOptions) -> Result<Self, EngineError> {
-        let _ = options;
-        Ok(Self { schema })
+        let root =
+            schema.root().ok_or_else(|| EngineError::Schema("it has no tables".to_owned()))?;
+        if root.primary_key.is_empty() {
+            return Err(EngineError::Schema(format!("table {} has no primary key", root.name)));
+        }
+        let base_bytes = size_of::<RwLock<Slot>>() * usize::from(SLOT_COUNT)
+            + LookupIndex::base_bytes() * schema.lookups.len();
+        let minimum_bytes = (base_bytes + RECORD_BYTES_MIN) as u64;
+        if options.capacity_bytes < minimum_bytes {
+            let capacity_bytes = options.capacity_bytes;
+            return Err(EngineError::Capacity { capacity_bytes, minimum_bytes });
+        }
+        Ok(Self {
+            layout: Layout::compile(&schema),
+            rules: Rules::compile(&schema),
+            root_shape: KeyShape::compile(&schema, &root.primary_key),
+            lookup_shapes: schema
+                .lookups
+                .iter()
+                .map(|lookup| KeyShape::compile(&schema, &lookup.columns))
+                .collect(),
+            slots: SlotId::all().map(|_| RwLock::new(Slot::default())).collect(),
+            lookups: schema.lookups.iter().map(|_| LookupIndex::new()).collect(),
+            tickets: Tickets::default(),
+            memory: Memory::new(options.capacity_bytes, base_bytes, schema.tables.len()),
+            schema,
+        })
     }
 
     pub fn schema(&self) -> &Arc<GroupSchema> {
         &self.schema
     }
 
-    /// Rows of one instance.
-    pub fn read(&self, key: &RootKey, plan: &ReadPlan) -> Result<ReadAnswer, EngineError> {
-        let _ = (key, plan);
-        Ok(ReadAnswer::NotLoaded)
+    fn target<'a>(&'a self, key: &'a RootKey) -> Target<'a> {
+        Target::new(key, &self.layout, &self.root_shape)
     }
 
-    /// The loaded instance with this lookup key. A miss says nothing about the backend.
-    pub fn resolve(&self, lookup: LookupId, key: &LookupKey) -> Resolved {
-        let _ = (lookup, key);
-        Resolved::default()
+    #[allow(clippy::indexing_slicing, reason = "4,096 slots; twelve bits")]
+    fn slot_of(&self, hash: u64) -> &RwLock<Slot> {
+        &self.slots[(hash >> 52) as usize]
     }
 
-    /// All or nothing on one instance. A transaction without effect commits nothing.
-    pub fn transact(
-        &self,
-        key: &RootKey,
-        transaction: &Transaction,
-        sink: &dyn CommitSink,
-    ) -> Result<Committed, TransactError> {
-        let _ = (key, transaction, sink);
-        Err(TransactError::NotLoaded)
+    #[allow(clippy::indexing_slicing, reason = "4,096 slots; SlotId is below that")]
+    fn slot(&self, slot: SlotId) -> &RwLock<Slot> {
+        &self.slots[slot.index()]
     }
 
-    /// The backend has every change of the instance up to and including this sequence.
-    pub fn flushed(&self, key: &RootKey, upto: u64) {
-        let _ = (key, upto);
-    }
-
-    /// R16: the backend accepted (now visible) or refused (the instance is not loaded any more)
-    /// the transaction of this sequence.
-    pub fn decided(&self, key: &RootKey, sequence: u64, accepted: bool) {
-        let _ = (key, sequence, accepted);
-    }
-
-    /// Takes the instance out of service until [`Engine::forget`].
-    pub fn quarantine(&self, key: &RootKey) {
-        let _ = key;
-    }
-
-    /// Makes the instance not loaded; false (and nothing happens) when it is dirty and not
-    /// quarantined.
-    pub fn forget(&self, key: &RootKey) -> bool {
-        let _ = key;
-        false
-    }
-
-    /// To be taken before the snapshot is opened from which instances will be installed.
-    pub fn open_ticket(&self) -> Result<Ticket, EngineError> {
-        Ok(Ticket { id: 0 })
-    }
-
-    pub fn close_ticket(&self, ticket: Ticket) {
-        let _ = ticket.id;
-    }
-
-    /// Installs what the backend has for this key (`None`: nothing, which lets an insert go on
-    /// while the ticket is open), unless something newer is known here.
-    pub fn install(
-        &self,
-        ticket: &Ticket,
-        key: &RootKey,
-        instance: Option<Instance>,
-    ) -> Result<Installed, EngineError> {
-        let _ = (ticket, key, instance);
-        Ok(Installed::MemoryFull)
-    }
-
-    /// At start, in order of sequence: a journaled transaction the backend may not have yet.
-    /// `awaits_backend` as it was committed: readers do not see it before it is decided.
-    pub fn restore(
-        &self,
-        key: &RootKey,
-        image: &[u8],
-        sequence: u64,
-        awaits_backend: bool,
-    ) -> Result<(), EngineError> {
-        let _ = (key, image, sequence, awaits_backend);
-        Ok(())
-    }
-
-    /// Drops everything in the slot, dirty or not.
-    pub fn clear_slot(&self, slot: SlotId) {
-        let _ = slot;
-    }
-
-    /// Instances of the slot with a change the backend does not have yet.
-    pub fn slot_dirty(&self, slot: SlotId) -> usize {
-        let _ = slot;
-        0
-    }
-
-    /// Every visible instance of the slot, under its lock, in no particular order; the flag says
-    /// whether it is dirty. The callback must not call the engine.
-    pub fn scan_slot(&self, slot: SlotId, each: &mut dyn FnMut(&RootKey, &Instance, bool)) {
-        let _ = (slot, each);
-    }
-
-    pub fn usage(&self) -> Usage {
-        Usage::default()
+    /// The slot of a key, to be changed; its bytes are accounted for when the guard goes.
+    fn change(&self, target: Target<'_>) -> Changing<'_> {
+        Changing::new(self.slot_of(target.hash).write(), &self.memory)
     }
 }
+
+/// Write access to a slot. On drop the budget learns what the slot holds then.
+struct Changing<'a> {
+    slot: RwLockWriteGuard<'a, Slot>,
+    memory: &'a Memory,
+    bytes_before: usize,
+}
+
+impl<'a> Changing<'a> {
+    fn new(slot: RwLockWriteGuard<'a, Slot>, memory: &'a Memory) -> Self {
+        let bytes_before = slot.bytes();
+        Self { slot, memory, bytes_before }
+    }
+}
+
+impl std::ops::Deref for Changing<'_> {
+    type Target = Slot;
+
+    fn deref(&self) -> &Slot {
+        &self.slot
+    }
+}
+
+impl std::ops::DerefMut for Changing<'_> {
+    fn deref_mut(&mut self) -> &mut Slot {
+        &mut self.slot
+    }
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.memory.resized(self.bytes_before, self.slot.bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;

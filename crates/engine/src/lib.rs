@@ -9,9 +9,20 @@
 //! sequence must be durable before the answer may leave.
 
 mod answer;
+mod arena;
+mod condition;
 mod engine;
 mod error;
+mod index;
+mod layout;
+mod lookup;
+mod memory;
+#[cfg(test)]
+mod samples;
+mod slot;
+mod state;
 mod ticket;
+mod work;
 
 pub use answer::{Committed, Installed, ReadAnswer, Resolved, TableUsage, Usage};
 pub use engine::{Commit, CommitSink, Engine, EngineOptions};

@@ -1,0 +1,249 @@
+//! Transactions: check, commit to the sink, apply; and what the backend makes of them later.
+
+use super::{Changing, Commit, CommitSink, Engine};
+use crate::slot::Target;
+use crate::state::Pending;
+use crate::work::{Outcome, Work};
+use crate::{Committed, TransactError};
+use cachetier_model::{RootKey, Transaction};
+
+/// Attempts to look into another instance's slot (for lookup uniqueness) before the caller is
+/// told to try again.
+const ATTEMPTS_MAX: usize = 1_000;
+
+/// What the state and the side tables of one more dirty instance may take.
+const STATE_BYTES: usize = 512;
+
+impl Engine {
+    /// All or nothing on one instance. A transaction without effect commits nothing.
+    ///
+    /// `AwaitingBackend` means: try again once the backend has decided on an earlier transaction of
+    /// this instance, or of one that takes or releases the same lookup key.
+    pub fn transact(
+        &self,
+        key: &RootKey,
+        transaction: &Transaction,
+        sink: &dyn CommitSink,
+    ) -> Result<Committed, TransactError> {
+        let target = self.target(key);
+        for _ in 0..ATTEMPTS_MAX {
+            let mut slot = self.change(target);
+            if let Some(done) = self.attempt(&mut slot, target, transaction, sink)? {
+                return Ok(done);
+            }
+            drop(slot);
+            std::thread::yield_now();
+        }
+        Err(TransactError::AwaitingBackend)
+    }
+
+    /// `None`: another slot's lock was needed and not free.
+    fn attempt(
+        &self,
+        slot: &mut Changing<'_>,
+        target: Target<'_>,
+        transaction: &Transaction,
+        sink: &dyn CommitSink,
+    ) -> Result<Option<Committed>, TransactError> {
+        let state = slot.state(target.key);
+        if state.is_some_and(|s| s.quarantined) {
+            return Err(TransactError::Quarantined);
+        }
+        if state.is_some_and(|s| s.pending.is_some()) {
+            return Err(TransactError::AwaitingBackend);
+        }
+        let known_absent = state.is_some_and(|s| s.absent);
+        let before = slot.record(target);
+        if before.is_none() && !known_absent {
+            return Err(TransactError::NotLoaded);
+        }
+        let work = Work::new(&self.schema, &self.layout, target.key, before);
+        let Outcome { rows, changes, packed } = work.run(transaction)?;
+        if changes.is_empty() {
+            return Ok(Some(Committed { sequence: 0, rows, awaits_backend: false }));
+        }
+        let growth = packed.as_ref().map_or(0, |p| slot.growth_for(p.len()) + p.len());
+        if packed.is_some() && !self.memory.admits(growth + STATE_BYTES) {
+            return Err(TransactError::MemoryFull);
+        }
+        let before = before.map(<[u8]>::to_vec);
+        let awaits_backend = self.rules.awaits_backend(&changes);
+        let root_changed = changes.iter().any(|c| c.table == 0);
+        let moves = if root_changed {
+            self.lookup_moves(before.as_deref(), packed.as_deref())
+        } else {
+            Vec::new()
+        };
+        if !self.reserve(slot, target, &moves)? {
+            return Ok(None);
+        }
+        let commit = Commit {
+            slot: target.key.slot(),
+            key: target.key,
+            changes: &changes,
+            awaits_backend,
+            packed: packed.as_deref(),
+            layout: &self.layout,
+        };
+        let sequence = match sink.commit(&commit) {
+            Ok(sequence) => sequence,
+            Err(refused) => {
+                self.unreserve(target, &moves);
+                return Err(TransactError::Refused(refused));
+            }
+        };
+        if awaits_backend {
+            let image = packed.map(Vec::into_boxed_slice);
+            slot.pending_bytes += image.as_ref().map_or(0, |i| i.len());
+            slot.state_mut(target.key).pending = Some(Box::new(Pending { sequence, image }));
+        } else {
+            self.apply(slot, target, packed.as_deref());
+            self.release(target, &moves);
+            let state = slot.state_mut(target.key);
+            state.dirty = sequence;
+            state.absent = packed.is_none();
+        }
+        Ok(Some(Committed { sequence, rows, awaits_backend }))
+    }
+
+    /// Makes the packed instance (`None`: its absence) the visible one. Lookups are the caller's.
+    pub(super) fn apply(&self, slot: &mut Changing<'_>, target: Target<'_>, packed: Option<&[u8]>) {
+        if let Some(old) = slot.record(target) {
+            self.count(old, -1);
+        }
+        match packed {
+            // an address space of 8 GiB per slot is never full before the budget is
+            Some(packed) => {
+                if slot.put(target, packed) {
+                    self.count(packed, 1);
+                }
+            }
+            None => {
+                slot.take(target);
+            }
+        }
+    }
+
+    /// Counts the rows of a packed instance in (`sign` 1) or out (-1).
+    pub(super) fn count(&self, packed: &[u8], sign: i64) {
+        let sections = self.layout.all_sections(packed);
+        for table in 0..self.schema.tables.len() {
+            let rows = self.layout.row_count(table, sections.get(table));
+            self.memory.count_rows(table, sign * rows as i64);
+        }
+    }
+
+    /// The backend has every change of the instance up to and including this sequence.
+    pub fn flushed(&self, key: &RootKey, upto: u64) {
+        let target = self.target(key);
+        let mut slot = self.change(target);
+        let Some(state) = slot.states.get_mut(key) else { return };
+        if let Some(pending) = state.pending.take_if(|p| p.sequence <= upto) {
+            self.accept(&mut slot, target, *pending);
+            return;
+        }
+        if state.dirty == 0 || state.dirty > upto {
+            return;
+        }
+        state.dirty = 0;
+        if state.absent {
+            state.absent = false;
+            self.leave_mark(&mut slot, target, true);
+        }
+        slot.settle(key);
+    }
+
+    /// R16: the backend accepted (now visible) or refused (the instance is not loaded any more,
+    /// unless earlier changes of it are still to be flushed) the transaction of this sequence.
+    pub fn decided(&self, key: &RootKey, sequence: u64, accepted: bool) {
+        let target = self.target(key);
+        let mut slot = self.change(target);
+        let Some(state) = slot.states.get_mut(key) else { return };
+        let Some(pending) = state.pending.take_if(|p| p.sequence == sequence) else { return };
+        if accepted {
+            self.accept(&mut slot, target, *pending);
+            return;
+        }
+        let keep = state.dirty != 0;
+        self.drop_pending(&mut slot, target, *pending);
+        if !keep {
+            self.discard(&mut slot, target);
+        }
+        slot.settle(key);
+    }
+
+    pub(super) fn accept(&self, slot: &mut Changing<'_>, target: Target<'_>, pending: Pending) {
+        let image = pending.image.as_deref();
+        slot.pending_bytes -= image.map_or(0, <[u8]>::len);
+        let before = slot.record(target).map(<[u8]>::to_vec);
+        let moves = self.lookup_moves(before.as_deref(), image);
+        self.apply(slot, target, image);
+        self.release(target, &moves);
+        let state = slot.state_mut(target.key);
+        state.dirty = 0;
+        state.absent = false;
+        if image.is_none() {
+            self.leave_mark(slot, target, true);
+        }
+        slot.settle(target.key);
+    }
+
+    /// Forgets a transaction that will not be; what it reserved is free again.
+    pub(super) fn drop_pending(
+        &self,
+        slot: &mut Changing<'_>,
+        target: Target<'_>,
+        pending: Pending,
+    ) {
+        let image = pending.image.as_deref();
+        slot.pending_bytes -= image.map_or(0, <[u8]>::len);
+        let before = slot.record(target).map(<[u8]>::to_vec);
+        let moves = self.lookup_moves(before.as_deref(), image);
+        self.unreserve(target, &moves);
+    }
+
+    /// Takes the record out and leaves a mark for open loads; the instance is not loaded.
+    pub(super) fn discard(&self, slot: &mut Changing<'_>, target: Target<'_>) {
+        let before = slot.record(target).map(<[u8]>::to_vec);
+        let moves = self.lookup_moves(before.as_deref(), None);
+        self.apply(slot, target, None);
+        self.release(target, &moves);
+        self.leave_mark(slot, target, false);
+    }
+
+    /// For the loads that are open now: what they read about the key may be out of date.
+    fn leave_mark(&self, slot: &mut Changing<'_>, target: Target<'_>, absent: bool) {
+        let mark = self.tickets.mark(target.key);
+        let state = slot.state_mut(target.key);
+        state.marked = mark.unwrap_or(0);
+        state.absent = absent && mark.is_some();
+        state.learned = 0;
+    }
+
+    /// Takes the instance out of service until [`Engine::forget`].
+    pub fn quarantine(&self, key: &RootKey) {
+        let target = self.target(key);
+        let mut slot = self.change(target);
+        if let Some(pending) = slot.state_mut(key).pending.take() {
+            self.drop_pending(&mut slot, target, *pending);
+        }
+        self.discard(&mut slot, target);
+        let state = slot.state_mut(key);
+        state.quarantined = true;
+        state.dirty = 0;
+    }
+
+    /// Makes the instance not loaded; false (and nothing happens) when it is dirty and not
+    /// quarantined.
+    pub fn forget(&self, key: &RootKey) -> bool {
+        let target = self.target(key);
+        let mut slot = self.change(target);
+        if slot.state(key).is_some_and(|s| s.is_unflushed()) {
+            return false;
+        }
+        self.discard(&mut slot, target);
+        slot.state_mut(key).quarantined = false;
+        slot.settle(key);
+        true
+    }
+}

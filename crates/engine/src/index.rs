@@ -1,0 +1,237 @@
+//! Primary index of one slot: from a key's hash to records, five bytes per entry.
+//!
+//! One-byte tags, probed sixteen at a time, beside four-byte record offsets; no key copies: the
+//! caller compares candidates by reading the record, and gives the hash of a record when the table
+//! grows. It grows by a sixth, so a well-filled table never holds twice what it needs.
+
+use crate::arena::Offset;
+
+const GROUP: usize = 16;
+const EMPTY: u8 = 0;
+const REMOVED: u8 = 1;
+const USED: u8 = 0x80;
+
+/// The part of a key's hash the index uses: bits 52..32 of it (the top twelve are the slot).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place(u32);
+
+const PLACE_BITS: u32 = 20;
+
+impl Place {
+    pub(crate) fn of_hash(hash: u64) -> Self {
+        Self((hash >> 32) as u32 & ((1 << PLACE_BITS) - 1))
+    }
+
+    /// From the short hash kept by lookup indexes.
+    pub(crate) fn of_short(short: u32) -> Self {
+        Self(short & ((1 << PLACE_BITS) - 1))
+    }
+
+    fn tag(self) -> u8 {
+        USED | self.0 as u8 & 0x7f
+    }
+
+    fn home(self, groups: usize) -> usize {
+        ((u64::from(self.0) * groups as u64) >> PLACE_BITS) as usize
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Index {
+    tags: Vec<[u8; GROUP]>,
+    offsets: Vec<[u32; GROUP]>,
+    used: usize,
+    removed: usize,
+}
+
+/// A place in the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    group: usize,
+    lane: usize,
+}
+
+impl Index {
+    /// The first candidate that `same` accepts.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        place: Place,
+        mut same: impl FnMut(Offset) -> bool,
+    ) -> Option<(Entry, Offset)> {
+        let groups = self.tags.len();
+        if groups == 0 {
+            return None;
+        }
+        let tag = place.tag();
+        let mut group = place.home(groups);
+        for _ in 0..groups {
+            let tags = self.tags.get(group)?;
+            let mut hits = matching(tags, tag);
+            while hits != 0 {
+                let lane = hits.trailing_zeros() as usize;
+                hits &= hits - 1;
+                let offset = Offset(*self.offsets.get(group)?.get(lane)?);
+                if same(offset) {
+                    return Some((Entry { group, lane }, offset));
+                }
+            }
+            if matching(tags, EMPTY) != 0 {
+                return None;
+            }
+            group = if group + 1 == groups { 0 } else { group + 1 };
+        }
+        None
+    }
+
+    /// Adds a record that is not in the table yet; there must be room ([`Index::reserve`]).
+    pub(crate) fn insert(&mut self, place: Place, offset: Offset) {
+        let groups = self.tags.len();
+        let mut group = place.home(groups.max(1));
+        for _ in 0..groups {
+            let (Some(tags), Some(offsets)) =
+                (self.tags.get_mut(group), self.offsets.get_mut(group))
+            else {
+                return;
+            };
+            let free = tags.iter().position(|tag| *tag < USED);
+            let lane = free.and_then(|at| tags.get_mut(at).zip(offsets.get_mut(at)));
+            if let Some((tag, place_of)) = lane {
+                self.removed -= usize::from(*tag == REMOVED);
+                self.used += 1;
+                *tag = place.tag();
+                *place_of = offset.0;
+                return;
+            }
+            group = if group + 1 == groups { 0 } else { group + 1 };
+        }
+    }
+
+    pub(crate) fn replace(&mut self, entry: Entry, offset: Offset) {
+        if let Some(place) = self.offsets.get_mut(entry.group).and_then(|o| o.get_mut(entry.lane)) {
+            *place = offset.0;
+        }
+    }
+
+    pub(crate) fn remove(&mut self, entry: Entry) {
+        let Some(tags) = self.tags.get_mut(entry.group) else { return };
+        // a group with an empty lane ends every probe anyway
+        let ends_here = tags.contains(&EMPTY);
+        if let Some(tag) = tags.get_mut(entry.lane) {
+            *tag = if ends_here { EMPTY } else { REMOVED };
+            self.removed += usize::from(!ends_here);
+            self.used -= 1;
+        }
+    }
+
+    /// Bytes the table would grow by to take one more entry.
+    pub(crate) fn growth(&self) -> usize {
+        if self.has_room() { 0 } else { (self.grown_groups() - self.tags.len()) * GROUP * 5 }
+    }
+
+    fn has_room(&self) -> bool {
+        // 15 of 16 lanes; a removed lane counts, because it lengthens probes as a used one does
+        (self.used + self.removed + 1) * 16 <= self.tags.len() * GROUP * 15
+    }
+
+    fn grown_groups(&self) -> usize {
+        let needed = (self.used + 1).div_ceil(GROUP - 1);
+        let groups = self.tags.len();
+        if needed <= groups - groups / 8 { groups } else { (groups + groups.div_ceil(6)).max(1) }
+    }
+
+    /// Makes room for one more entry; `place_of` gives the hash part of a record.
+    pub(crate) fn reserve(&mut self, place_of: impl Fn(Offset) -> Place) {
+        if !self.has_room() {
+            self.rebuild(self.grown_groups(), |offset| (place_of(offset), offset));
+        }
+    }
+
+    /// Rebuilds the table; `moved` gives the hash part and the new offset of a record.
+    fn rebuild(&mut self, groups: usize, moved: impl Fn(Offset) -> (Place, Offset)) {
+        let mut grown = Self {
+            tags: vec![[EMPTY; GROUP]; groups],
+            offsets: vec![[0; GROUP]; groups],
+            used: 0,
+            removed: 0,
+        };
+        self.for_each(|offset| {
+            let (place, offset) = moved(offset);
+            grown.insert(place, offset);
+        });
+        *self = grown;
+    }
+
+    pub(crate) fn for_each(&self, mut each: impl FnMut(Offset)) {
+        for (tags, offsets) in self.tags.iter().zip(&self.offsets) {
+            let used = tags.iter().zip(offsets).filter(|(tag, _)| **tag >= USED);
+            used.for_each(|(_, offset)| each(Offset(*offset)));
+        }
+    }
+
+    /// After the records moved: gives every entry its new offset.
+    pub(crate) fn relocate(&mut self, mut moved: impl FnMut(Offset) -> Offset) {
+        for (tags, offsets) in self.tags.iter().zip(&mut self.offsets) {
+            let used = tags.iter().zip(offsets).filter(|(tag, _)| **tag >= USED);
+            used.for_each(|(_, offset)| *offset = moved(Offset(*offset)).0);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.tags.capacity() * GROUP + self.offsets.capacity() * GROUP * size_of::<u32>()
+    }
+}
+
+/// One bit per lane whose tag equals `tag`.
+#[inline]
+fn matching(tags: &[u8; GROUP], tag: u8) -> u16 {
+    tags.iter().enumerate().fold(0, |hits, (n, t)| hits | u16::from(*t == tag) << n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn entries_are_found_through_growth_and_removal() {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(3);
+        let mut index = Index::default();
+        let mut model: BTreeMap<u32, Place> = BTreeMap::new();
+        for step in 0..40_000_u32 {
+            if random.random_bool(if step < 25_000 { 0.3 } else { 0.8 }) && !model.is_empty() {
+                let number =
+                    *model.keys().nth(random.random_range(0..model.len().min(50))).unwrap();
+                let place = model.remove(&number).unwrap();
+                let (entry, _) = index.find(place, |o| o.0 == number).unwrap();
+                index.remove(entry);
+            } else {
+                let place = Place::of_hash(random.random());
+                index.reserve(|offset| model[&offset.0]);
+                index.insert(place, Offset(step));
+                model.insert(step, place);
+            }
+        }
+        assert_eq!(index.len(), model.len());
+        for (number, place) in &model {
+            assert!(index.find(*place, |o| o.0 == *number).is_some());
+        }
+    }
+
+    #[test]
+    fn an_entry_costs_less_than_seven_bytes() {
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(4);
+        let places: Vec<Place> = (0..50_000).map(|_| Place::of_hash(random.random())).collect();
+        let mut index = Index::default();
+        for (number, place) in places.iter().enumerate() {
+            index.reserve(|offset| places[offset.0 as usize]);
+            index.insert(*place, Offset(number as u32));
+            assert!(number < 1_000 || index.bytes() < (number + 1) * 7);
+        }
+    }
+}

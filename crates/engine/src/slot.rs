@@ -1,0 +1,153 @@
+//! One slot: its records, its index and the states of its instances. One lock guards all three.
+
+use crate::arena::{Arena, Offset};
+use crate::index::{Entry, Index, Place};
+use crate::layout::{KeyShape, Layout, hash_key};
+use crate::state::{State, States, states_bytes};
+use bytes::Bytes;
+use cachetier_model::RootKey;
+
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    arena: Arena,
+    index: Index,
+    pub(crate) states: States,
+    /// When the slot was last cleared; tickets older than that are broken here.
+    pub(crate) cleared_at: u64,
+    /// Bytes of the pending images in `states`.
+    pub(crate) pending_bytes: usize,
+}
+
+/// A key with its hash, and what is needed to compare records with it.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) key: &'a RootKey,
+    pub(crate) hash: u64,
+    pub(crate) layout: &'a Layout,
+    pub(crate) shape: &'a KeyShape,
+}
+
+impl<'a> Target<'a> {
+    pub(crate) fn new(key: &'a RootKey, layout: &'a Layout, shape: &'a KeyShape) -> Self {
+        Self { key, hash: hash_key(key.as_bytes()), layout, shape }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place::of_hash(self.hash)
+    }
+
+    /// The hash kept by lookup indexes: slot and place.
+    pub(crate) fn short(&self) -> u32 {
+        (self.hash >> 32) as u32
+    }
+}
+
+impl Slot {
+    fn find(&self, target: Target<'_>) -> Option<(Entry, Offset)> {
+        let same = |offset| {
+            target.shape.matches(target.layout, self.arena.get(offset), target.key.as_bytes())
+        };
+        self.index.find(target.place(), same)
+    }
+
+    /// The packed record of the instance (with a few bytes of padding behind it).
+    pub(crate) fn record(&self, target: Target<'_>) -> Option<&[u8]> {
+        self.find(target).map(|(_, offset)| self.arena.get(offset))
+    }
+
+    /// The records that may belong to this short hash.
+    pub(crate) fn candidate(
+        &self,
+        short: u32,
+        mut accept: impl FnMut(&[u8]) -> bool,
+    ) -> Option<&[u8]> {
+        let found = self.index.find(Place::of_short(short), |o| accept(self.arena.get(o)));
+        found.map(|(_, offset)| self.arena.get(offset))
+    }
+
+    pub(crate) fn state(&self, key: &RootKey) -> Option<&State> {
+        if self.states.is_empty() { None } else { self.states.get(key) }
+    }
+
+    /// The state to change; call [`Slot::settle`] afterwards.
+    pub(crate) fn state_mut(&mut self, key: &RootKey) -> &mut State {
+        // an own copy: the caller's key may be a view into a large network buffer
+        let own = || RootKey::from_bytes(Bytes::copy_from_slice(key.as_bytes()));
+        if !self.states.contains_key(key) {
+            self.states.insert(own(), State::default());
+        }
+        self.states.entry(key.clone()).or_default()
+    }
+
+    /// Drops the state if it says nothing.
+    pub(crate) fn settle(&mut self, key: &RootKey) {
+        if self.states.get(key).is_some_and(State::is_trivial) {
+            self.states.remove(key);
+            if self.states.is_empty() {
+                self.states = States::default();
+            }
+        }
+    }
+
+    /// Bytes the slot would grow by to hold one more record of this length.
+    pub(crate) fn growth_for(&self, length: usize) -> usize {
+        self.arena.growth_for(length) + self.index.growth()
+    }
+
+    /// Stores the packed instance in place of the one that is there. `false` only when the slot's
+    /// address space is used up.
+    pub(crate) fn put(&mut self, target: Target<'_>, packed: &[u8]) -> bool {
+        let old = self.find(target);
+        let Some(offset) = self.arena.insert(packed) else { return false };
+        match old {
+            Some((entry, before)) => {
+                self.index.replace(entry, offset);
+                self.arena.remove(before);
+                self.compact_if_worth();
+            }
+            None => {
+                let (arena, shape, layout) = (&self.arena, target.shape, target.layout);
+                let place_of = |o| Place::of_hash(shape.hash(layout, arena.get(o)));
+                self.index.reserve(place_of);
+                self.index.insert(target.place(), offset);
+            }
+        }
+        true
+    }
+
+    /// Removes the record; false when there is none.
+    pub(crate) fn take(&mut self, target: Target<'_>) -> bool {
+        let Some((entry, offset)) = self.find(target) else { return false };
+        self.index.remove(entry);
+        self.arena.remove(offset);
+        if self.index.len() == 0 {
+            self.arena = Arena::default();
+            self.index = Index::default();
+        } else {
+            self.compact_if_worth();
+        }
+        true
+    }
+
+    fn compact_if_worth(&mut self) {
+        if !self.arena.fragmented() {
+            return;
+        }
+        let old = std::mem::take(&mut self.arena);
+        let arena = &mut self.arena;
+        self.index.relocate(|offset| arena.insert(old.get(offset)).unwrap_or(offset));
+    }
+
+    pub(crate) fn for_each_record(&self, mut each: impl FnMut(&[u8])) {
+        self.index.for_each(|offset| each(self.arena.get(offset)));
+    }
+
+    pub(crate) fn clear(&mut self, now: u64) {
+        *self = Self { cleared_at: now, ..Self::default() };
+    }
+
+    /// Bytes held on the heap.
+    pub(crate) fn bytes(&self) -> usize {
+        self.arena.bytes() + self.index.bytes() + states_bytes(&self.states) + self.pending_bytes
+    }
+}

@@ -1,0 +1,68 @@
+//! R16: which changes a node must not decide alone.
+//!
+//! Those that take or release a unique key (insert or delete of a root, a change of a lookup key,
+//! a further unique constraint) and those that depend on a foreign key to a table outside the
+//! group. They are answered after the backend accepted them.
+
+use cachetier_model::{ChangeKind, ColumnId, GroupSchema, Row, RowChange, Value};
+
+/// Per table: the column sets that matter, compiled from the schema.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    tables: Vec<TableRules>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct TableRules {
+    /// Every insert and delete: the root, and tables whose primary key does not contain the root
+    /// key and is therefore unique across instances.
+    rows: bool,
+    /// Unique keys: taken by an insert, released by a delete, both by an update.
+    unique: Vec<Vec<ColumnId>>,
+    /// Foreign keys outside: relied on by an insert and by an update of their columns.
+    external: Vec<Vec<ColumnId>>,
+}
+
+impl Rules {
+    pub(crate) fn compile(schema: &GroupSchema) -> Self {
+        let table = |(id, table): (usize, &cachetier_model::TableSchema)| {
+            let mut unique: Vec<Vec<ColumnId>> =
+                table.unique_keys.iter().map(|key| key.columns.clone()).collect();
+            if id == 0 {
+                unique.extend(schema.lookups.iter().map(|lookup| lookup.columns.clone()));
+            }
+            TableRules {
+                rows: id == 0 || !table.root_key.iter().all(|c| table.primary_key.contains(c)),
+                unique,
+                external: table.external_keys.iter().map(|key| key.columns.clone()).collect(),
+            }
+        };
+        Self { tables: schema.tables.iter().enumerate().map(table).collect() }
+    }
+
+    pub(crate) fn awaits_backend(&self, changes: &[RowChange]) -> bool {
+        changes.iter().any(|change| self.tables.get(change.table).is_some_and(|t| t.awaits(change)))
+    }
+}
+
+impl TableRules {
+    fn awaits(&self, change: &RowChange) -> bool {
+        let full = |columns: &Vec<ColumnId>| has_all(&change.row, columns);
+        let touched = |columns: &Vec<ColumnId>| columns.iter().any(|c| change.changed.contains(c));
+        match change.kind {
+            ChangeKind::Insert => {
+                self.rows || self.unique.iter().any(full) || self.external.iter().any(full)
+            }
+            ChangeKind::Delete => self.rows || self.unique.iter().any(full),
+            ChangeKind::Update => {
+                self.unique.iter().any(touched)
+                    || self.external.iter().any(|c| touched(c) && full(c))
+            }
+        }
+    }
+}
+
+/// A key with a NULL in it constrains nothing.
+fn has_all(row: &Row, columns: &[ColumnId]) -> bool {
+    columns.iter().all(|id| row.get(*id).is_some_and(|v: &Value| !v.is_null()))
+}
