@@ -15,10 +15,10 @@ use uuid::Uuid;
 use crate::buffer::Buffer;
 use crate::control_file::ControlFile;
 use crate::error::{IoContext, JournalError, is_no_room};
-use crate::file_system::{DirectoryLock, FileSystem};
+use crate::file_system::{DirectoryLock, FileSystem, read_full_at, write_all_at};
 use crate::format::control::Control;
 use crate::format::frame::Seed;
-use crate::recover::{Survey, survey};
+use crate::recover::{Survey, Unsure, survey};
 use crate::segments::Segments;
 use crate::sequence::GENERATION_MAX;
 use crate::shared::{Counters, Shared};
@@ -27,6 +27,8 @@ use crate::{JournalOptions, Recovery, Sequence, Watermarks};
 
 /// Name of the file that carries the directory lock.
 pub(crate) const LOCK_NAME: &str = "lock";
+/// How much of the newest segment's end is written again at once.
+const REWRITE_BYTES: usize = 1 << 20;
 
 /// Opens the journal without starting its thread.
 pub(crate) fn open(
@@ -38,6 +40,9 @@ pub(crate) fn open(
     fs.create_dir_all(dir).during("create directory", dir)?;
     let lock = lock_dir(fs.as_ref(), dir)?;
     let survey = survey(fs.as_ref(), dir)?;
+    if let Some(unsure) = &survey.unsure {
+        settle(fs.as_ref(), unsure)?;
+    }
     let created = survey.control.is_none();
     let control = survey
         .control
@@ -79,6 +84,38 @@ pub(crate) fn lock_dir(fs: &dyn FileSystem, dir: &Path) -> Result<DirectoryLock,
         }
         result => result.during("lock", &path),
     }
+}
+
+/// Makes what was read last survive a power cut. It is written again before it is synced: after a
+/// failed sync the kernel may hold the pages for clean, and a sync alone would do nothing.
+fn settle(fs: &dyn FileSystem, unsure: &Unsure) -> Result<(), JournalError> {
+    let Unsure { path, from, to } = unsure;
+    match rewrite(fs, path, *from, *to) {
+        Err(JournalError::Io { source, .. }) if is_no_room(&source) => {
+            tracing::warn!(error = %source, "journal tail could only be synced, not written again");
+        }
+        result => result?,
+    }
+    let file = fs.open(path, false).during("open", path)?;
+    file.sync_data().during("sync", path)
+}
+
+fn rewrite(fs: &dyn FileSystem, path: &Path, from: u64, to: u64) -> Result<(), JournalError> {
+    let file = fs.open(path, true).during("open", path)?;
+    let mut buffer = vec![0; REWRITE_BYTES.min((to - from) as usize)];
+    let mut at = from;
+    while at < to {
+        let wanted = (to - at).min(buffer.len() as u64) as usize;
+        let part = buffer.get_mut(..wanted).unwrap_or_default();
+        let read = read_full_at(file.as_ref(), part, at).during("read", path)?;
+        if read < wanted {
+            let what = "the file became shorter while it was read".to_owned();
+            return Err(JournalError::Damaged { file: path.to_owned(), offset: at, what });
+        }
+        write_all_at(file.as_ref(), part, at).during("write", path)?;
+        at += wanted as u64;
+    }
+    Ok(())
 }
 
 fn recovery(survey: &Survey, control: &Control, created: bool, generation: u32) -> Recovery {

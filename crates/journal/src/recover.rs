@@ -28,9 +28,20 @@ pub(crate) struct Survey {
     pub leftovers: Vec<PathBuf>,
     /// An unfinished write, or unused space, behind the last valid frame.
     pub tail: Option<Tail>,
+    /// The end of the newest segment, as far as it may be in the page cache only.
+    pub unsure: Option<Unsure>,
     /// Last frame, or where the trim stands if there is none after it.
     pub last: Sequence,
     pub frames: u64,
+}
+
+/// Frames that were read and may never have reached the disk: a killed process left them to the
+/// kernel, or an earlier sync failed and the kernel holds them for clean.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unsure {
+    pub path: PathBuf,
+    pub from: u64,
+    pub to: u64,
 }
 
 /// What to cut off the newest segment.
@@ -66,6 +77,7 @@ pub(crate) fn survey(fs: &dyn FileSystem, dir: &Path) -> Result<Survey, JournalE
         segments: Vec::with_capacity(kept.len()),
         leftovers: trimmed,
         tail: None,
+        unsure: None,
         last: control.trimmed,
         frames: 0,
         control: None,
@@ -103,6 +115,7 @@ fn survey_without_control(dir: &Path, paths: &[PathBuf]) -> Result<Survey, Journ
         segments: Vec::new(),
         leftovers: Vec::new(),
         tail: None,
+        unsure: None,
         last: Sequence::ZERO,
         frames: 0,
     })
@@ -184,6 +197,10 @@ fn take_segment(
             torn: hole.verdict == Verdict::Torn,
             file_bytes: scan.file_bytes,
         });
+    }
+    if newest {
+        let (from, to) = (scan.unvouched_from, scan.end);
+        survey.unsure = Some(Unsure { path: opened.path.clone(), from, to });
     }
     let first = opened.header.first;
     survey.segments.push(Segment { path: opened.path, first, last: survey.last, bytes });

@@ -4,6 +4,7 @@
 //! never finished (*torn*), and bytes that destroy what was synced (*damage*). Takes a file and
 //! its header; gives positions, offsets and a verdict. Never changes a file.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use std::sync::Arc;
 use crate::Sequence;
 use crate::error::{IoContext, JournalError};
 use crate::file_system::File;
-use crate::format::frame::{Decoded, RawFrame, Seed, decode_frame, frame_bytes, looks_like_mark};
+use crate::format::frame::{
+    Decoded, Mark, RawFrame, Seed, decode_frame, frame_bytes, looks_like_mark,
+};
 use crate::format::segment::{HeaderError, SegmentHeader, decode_header};
 use crate::format::{ALIGNMENT_BYTES, FORMAT_VERSION, FRAME_HEADER_BYTES};
 use crate::format::{MARK_BYTES, SEGMENT_HEADER_BYTES};
@@ -30,6 +33,8 @@ pub(crate) struct SegmentCursor {
     expected: Option<Sequence>,
     last: Option<Sequence>,
     frames: u64,
+    /// First sequence and offset of each write that no later mark says was synced; oldest first.
+    unvouched: VecDeque<(Sequence, u64)>,
 }
 
 /// What the cursor met.
@@ -65,7 +70,7 @@ struct Probe {
     sequence: Sequence,
     kind: u8,
     payload_bytes: usize,
-    is_mark: bool,
+    mark: Option<Mark>,
 }
 
 /// Summary of a whole segment.
@@ -76,6 +81,8 @@ pub(crate) struct SegmentScan {
     pub last: Option<Sequence>,
     pub frames: u64,
     pub file_bytes: u64,
+    /// From here on nothing later in the segment says that it was synced.
+    pub unvouched_from: u64,
     /// `None`: frames go exactly to the end of the file.
     pub hole: Option<Hole>,
 }
@@ -115,6 +122,7 @@ pub(crate) fn scan_segment(
         last: cursor.last,
         frames: cursor.frames,
         file_bytes: cursor.window.size(),
+        unvouched_from: cursor.unvouched.front().map_or(cursor.offset, |(_, offset)| *offset),
         hole,
     })
 }
@@ -136,6 +144,7 @@ impl SegmentCursor {
             expected: Some(header.first),
             last: None,
             frames: 0,
+            unvouched: VecDeque::new(),
         })
     }
 
@@ -166,13 +175,22 @@ impl SegmentCursor {
             }
             let at = self.offset;
             self.offset += frame_bytes(probe.payload_bytes) as u64;
-            if probe.is_mark {
+            if let Some(mark) = probe.mark {
+                self.note_write(mark, at);
                 continue;
             }
             self.expected = sequence.next();
             self.last = Some(sequence);
             self.frames += 1;
             return self.frame_at(at, &probe);
+        }
+    }
+
+    /// A write begins; those before it that it vouches for are safe.
+    fn note_write(&mut self, mark: Mark, offset: u64) {
+        self.unvouched.push_back((mark.first, offset));
+        while self.unvouched.get(1).is_some_and(|(next, _)| next.get() <= mark.synced.get() + 1) {
+            self.unvouched.pop_front();
         }
     }
 
@@ -188,7 +206,7 @@ impl SegmentCursor {
                         sequence: frame.sequence,
                         kind: frame.kind,
                         payload_bytes: frame.payload.len(),
-                        is_mark: frame.mark().is_some(),
+                        mark: frame.mark(),
                     }));
                 }
                 Decoded::Short(needed) if needed > wanted && needed > held => wanted = needed,

@@ -64,7 +64,8 @@ fn frames_committed_together_cost_one_sync() {
     let mut journal = Driven::open(&fs, small()).unwrap();
     journal.commit(b"first");
     let before = journal.journal.stats().syncs;
-    let last = (0..20).map(|_| journal.journal.append(1, &[7; 50]).unwrap()).next_back().unwrap();
+    let together: Vec<_> = (0..20).map(|_| journal.journal.append(1, &[7; 50]).unwrap()).collect();
+    let last = together[19];
     assert!(journal.journal.durable() < last);
     journal.run();
     assert_eq!(journal.journal.durable(), last);

@@ -48,6 +48,42 @@ async fn r6_a_failed_sync_is_in_doubt_and_stops_the_journal_for_good() {
 }
 
 #[test]
+fn r1_what_a_start_finds_after_a_failed_sync_survives_a_power_cut() {
+    let fs = FaultyFileSystem::new();
+    let mut journal = Driven::open(&fs, small()).unwrap();
+    journal.commit(b"kept");
+    fail_segment_syncs(&fs);
+    journal.journal.append(1, b"in doubt").unwrap();
+    journal.run();
+    fs.clear_faults();
+    // the process is replaced, the machine runs on: the page cache still shows the frame
+    journal.abandon().kill_process();
+    let reopened = Driven::open(&fs, small()).unwrap();
+    assert_eq!(payloads(&reopened.frames()), [b"kept".as_slice(), b"in doubt"]);
+    assert_eq!(reopened.journal.synced(), reopened.recovery.last);
+    reopened.abandon().cut_power(PowerCut::LoseAll);
+    let again = Driven::open(&fs, small()).unwrap();
+    assert_eq!(payloads(&again.frames()), [b"kept".as_slice(), b"in doubt"]);
+}
+
+#[test]
+fn r1_what_a_start_finds_after_a_kill_is_synced_before_it_may_leave() {
+    let fs = FaultyFileSystem::new();
+    let mut journal = Driven::open(&fs, relaxed()).unwrap();
+    journal.commit(b"synced");
+    journal.pass(Duration::from_secs(3601));
+    let written: Vec<_> = (0..20_u8).map(|n| vec![n; 500]).collect();
+    for payload in &written {
+        journal.commit(payload);
+    }
+    journal.abandon().kill_process();
+    let reopened = Driven::open(&fs, relaxed()).unwrap();
+    assert_eq!(reopened.frames().len(), 21);
+    reopened.abandon().cut_power(PowerCut::LoseAll);
+    assert_eq!(payloads(&Driven::open(&fs, relaxed()).unwrap().frames())[1..], written);
+}
+
+#[test]
 fn a_failed_write_stops_the_journal_for_good() {
     let fs = FaultyFileSystem::new();
     let mut journal = Driven::open(&fs, small()).unwrap();
@@ -154,7 +190,7 @@ fn d25_the_capacity_is_never_exceeded_and_trimming_makes_room() {
 fn d25_trimming_works_on_a_volume_that_is_full_to_the_last_byte() {
     let fs = FaultyFileSystem::new();
     let mut journal = Driven::open(&fs, small()).unwrap();
-    let last = (0..150).map(|_| journal.commit(&[1; 500])).next_back().unwrap();
+    let last = journal.commits(150, &[1; 500]);
     let before = fs.used_bytes();
     fs.set_capacity(Some(before));
     journal.journal.trim(last);
@@ -227,7 +263,7 @@ fn a_slow_disk_delays_and_loses_nothing() {
         Some(Fault::Slow(Duration::from_millis(1)))
     });
     let mut journal = Driven::open(&fs, small()).unwrap();
-    let last = (0..10).map(|_| journal.commit(b"a")).next_back().unwrap();
+    let last = journal.commits(10, b"a");
     assert_eq!(journal.journal.synced(), last);
     assert!(slow.load(Ordering::Relaxed) >= 10);
     assert!(journal.journal.stats().sync_nanos >= 10_000_000);

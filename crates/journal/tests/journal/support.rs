@@ -70,6 +70,11 @@ impl Driven {
         sequence
     }
 
+    /// Commits this many frames, one by one; the sequence of the last.
+    pub fn commits(&mut self, count: u32, payload: &[u8]) -> Sequence {
+        (0..count).fold(Sequence::ZERO, |_, _| self.commit(payload))
+    }
+
     pub fn frames(&self) -> Vec<Frame> {
         let reader = self.journal.read_from(Sequence::ZERO).expect("the journal can be read");
         reader.collect::<Result<_, _>>().expect("every frame is readable")
