@@ -1,0 +1,238 @@
+//! The command line.
+
+use crate::exit;
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// Read, write and look after a cache group
+#[derive(Parser, Debug)]
+#[command(name = "cachectl", version, after_help = exit::TABLE, disable_help_subcommand = true)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub reach: ReachArguments,
+    /// How to print
+    #[arg(short, long, value_enum, global = true, default_value_t = Format::Table)]
+    pub output: Format,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Arguments {
+    /// Parses under the name the program was started by, so that help of the kubectl plugin reads
+    /// `kubectl cachegroup`.
+    pub fn parse_as_called(words: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let words: Vec<OsString> = words.collect();
+        let called = words.first().and_then(|w| Path::new(w).file_name()).unwrap_or_default();
+        let command = match called.to_str() {
+            Some("kubectl-cachegroup") => Self::command().bin_name("kubectl cachegroup"),
+            _ => Self::command(),
+        };
+        Self::from_arg_matches(&command.try_get_matches_from(words)?)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Table,
+    Json,
+}
+
+/// Which group, and how to get there: through a cluster's API server, or straight to nodes.
+#[derive(Args, Clone, Debug)]
+pub struct ReachArguments {
+    /// Namespace of the group; default: the kubeconfig's
+    #[arg(short, long, global = true)]
+    pub namespace: Option<String>,
+    /// Name of the group; may be left out where the namespace has one only
+    #[arg(short, long, global = true)]
+    pub group: Option<String>,
+    /// Context of the kubeconfig
+    #[arg(long, global = true)]
+    pub context: Option<String>,
+    /// Ask this node only, e.g. hlr-0
+    #[arg(long, global = true, value_name = "NODE")]
+    pub node: Option<String>,
+    /// Go to this node instead of through a cluster; may be given several times
+    #[arg(long = "server", global = true, value_name = "HOST:PORT")]
+    pub servers: Vec<String>,
+    /// With --server: directory with tls.crt, tls.key and ca.crt; without it, plain text
+    #[arg(long, global = true, value_name = "DIR", env = "CACHECTL_TLS_DIR")]
+    pub tls_dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Read the rows of one cache instance
+    Get(GetArguments),
+    /// Change one cache instance: all of it happens, or nothing
+    Tx(Box<TxArguments>),
+    /// State of the group and of its nodes
+    Status,
+    /// Prove that cache and backend hold the same rows
+    Compare(CompareArguments),
+    /// Progress of the load, per table
+    Load(LoadArguments),
+    /// Refuse writes and flush everything; or take writes again
+    Drain(DrainArguments),
+    /// Transactions that the backend refused for good
+    #[command(subcommand)]
+    Rejects(RejectsCommand),
+    /// Print what a DBA runs in the backend: the bookkeeping tables and the least privileges
+    Ddl(DdlArguments),
+    /// Which node owns which slots
+    Topology,
+    /// Print a shell's completion script
+    Completion {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Names one instance.
+#[derive(Args, Clone, Debug)]
+pub struct KeyArguments {
+    /// Values of the root key, in its order
+    #[arg(value_name = "KEY", allow_negative_numbers = true)]
+    pub key: Vec<String>,
+    /// Find the instance by a lookup key instead, e.g. --by sub_nbr=000000000004711; once per
+    /// column of the key
+    #[arg(long, value_name = "COLUMN=VALUE", conflicts_with = "key")]
+    pub by: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct GetArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// Only this table; may be given several times
+    #[arg(short, long = "table", value_name = "TABLE")]
+    pub tables: Vec<String>,
+    /// Only these columns, separated by commas (with one --table)
+    #[arg(long, value_delimiter = ',', value_name = "COLUMNS")]
+    pub columns: Vec<String>,
+    /// Only rows where this holds, e.g. --where 'sf_type=2' (with one --table)
+    #[arg(long = "where", value_name = "CONDITION")]
+    pub conditions: Vec<String>,
+    /// Refuse an answer that comes from the backend because the owner is away
+    #[arg(long)]
+    pub no_bypass: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct TxArguments {
+    #[command(flatten)]
+    pub key: KeyArguments,
+    /// Insert a row; its values by --set
+    #[arg(long, value_name = "TABLE", group = "act")]
+    pub insert: Option<String>,
+    /// Insert a row, or replace the one of the same key
+    #[arg(long, value_name = "TABLE", group = "act")]
+    pub upsert: Option<String>,
+    /// Change the rows that match --where
+    #[arg(long, value_name = "TABLE", group = "act")]
+    pub update: Option<String>,
+    /// Delete the rows that match --where
+    #[arg(long, value_name = "TABLE", group = "act")]
+    pub delete: Option<String>,
+    /// The whole transaction from a YAML or JSON file; `-` is standard input
+    #[arg(short, long, value_name = "FILE", group = "act", conflicts_with_all = ["set", "set_null", "conditions", "expect"])]
+    pub file: Option<PathBuf>,
+    /// A column's value
+    #[arg(long, value_name = "COLUMN=VALUE")]
+    pub set: Vec<String>,
+    /// A column that becomes NULL
+    #[arg(long, value_name = "COLUMN")]
+    pub set_null: Vec<String>,
+    /// Which rows, e.g. --where 'sf_type=2'
+    #[arg(long = "where", value_name = "CONDITION")]
+    pub conditions: Vec<String>,
+    /// How many rows it must affect, else nothing happens
+    #[arg(long, value_name = "ROWS")]
+    pub expect: Option<u32>,
+    /// Answer only after the backend accepted it
+    #[arg(long)]
+    pub flushed: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CompareArguments {
+    /// Compare about one in N instances; default: every one
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub sample: u32,
+}
+
+#[derive(Args, Debug)]
+pub struct LoadArguments {
+    /// Wait until every served slot is loaded
+    #[arg(long)]
+    pub wait: bool,
+    /// Longest time to wait, in seconds
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct DrainArguments {
+    /// Take writes again
+    #[arg(long)]
+    pub resume: bool,
+    /// Longest time to wait for an empty queue, in seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct DdlArguments {
+    /// Role that the nodes connect as
+    #[arg(long, default_value = "cachetier")]
+    pub role: String,
+    /// Schema of the cached tables
+    #[arg(long, default_value = "public")]
+    pub schema: String,
+    /// A cached table; may be given several times
+    #[arg(short, long = "table", value_name = "TABLE")]
+    pub tables: Vec<String>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum RejectsCommand {
+    /// The open ones, oldest first
+    List {
+        #[arg(long, default_value_t = 100)]
+        limit: u32,
+    },
+    /// Everything known of one
+    Show { id: u64 },
+    /// Try it again, and what waits behind it, in order
+    Replay { id: u64 },
+    /// Drop it and what waits behind it; the instance is loaded again from the backend
+    Discard {
+        id: u64,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_group_may_stand_before_or_after_the_command() {
+        for line in
+            ["cachectl -n t -g hlr get 7 -o json", "/bin/cachectl get 7 -o json -g hlr -n t"]
+        {
+            let words = line.split(' ').map(OsString::from);
+            let arguments = Arguments::parse_as_called(words).unwrap();
+            assert_eq!(arguments.output, Format::Json);
+            assert_eq!(arguments.reach.group.as_deref(), Some("hlr"));
+        }
+    }
+}

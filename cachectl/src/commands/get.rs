@@ -1,0 +1,122 @@
+//! `get`: the rows of one instance.
+
+use crate::arguments::{Format, GetArguments};
+use crate::exit::Exit;
+use crate::reach::Reach;
+use crate::{output, values};
+use anyhow::{Result, bail};
+use cachetier_client::{Read, ReadAnswer, Source, TableRead};
+use cachetier_model::{Column, GroupSchema};
+use serde_json::{Map, Value as Json, json};
+
+pub async fn run(reach: &Reach, arguments: &GetArguments, format: Format) -> Result<Exit> {
+    let schema = reach.client.schema();
+    let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
+    let mut read = Read::tables(key, tables(schema, arguments)?);
+    read.no_bypass = arguments.no_bypass;
+    let answer = reach.client.read(&read).await?;
+    match format {
+        Format::Json => output::print_json(&to_json(schema, &read, &answer)?)?,
+        Format::Table => print(schema, &read, &answer)?,
+    }
+    Ok(Exit::Done)
+}
+
+fn tables(schema: &GroupSchema, arguments: &GetArguments) -> Result<Vec<TableRead>> {
+    let narrowed = !arguments.columns.is_empty() || !arguments.conditions.is_empty();
+    if narrowed && arguments.tables.len() != 1 {
+        bail!("--columns and --where need exactly one --table");
+    }
+    let read = |name: &String| {
+        let table = values::table(schema, name)?;
+        for column in &arguments.columns {
+            values::column(table, column)?;
+        }
+        let conditions = arguments.conditions.iter().map(|c| values::condition(table, c));
+        Ok(TableRead {
+            table: name.clone(),
+            columns: arguments.columns.clone(),
+            conditions: conditions.collect::<Result<_>>()?,
+        })
+    };
+    arguments.tables.iter().map(read).collect()
+}
+
+/// The columns of a table in the order of the answer's rows.
+fn columns<'a>(schema: &'a GroupSchema, read: &Read, table: &str) -> Result<Vec<&'a Column>> {
+    let described = values::table(schema, table)?;
+    let asked = read.tables.iter().find(|t| t.table == table).map(|t| &t.columns);
+    match asked {
+        Some(names) if !names.is_empty() => {
+            names.iter().map(|n| values::column(described, n)).collect()
+        }
+        _ => Ok(described.columns.iter().collect()),
+    }
+}
+
+fn to_json(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<Json> {
+    let mut tables = Map::new();
+    for table in &answer.tables {
+        let columns = columns(schema, read, &table.table)?;
+        let rows = table.rows.iter().map(|row| {
+            let fields = columns.iter().zip(row);
+            fields.map(|(c, v)| (c.name.clone(), values::to_json(&c.column_type, v))).collect()
+        });
+        tables.insert(table.table.clone(), Json::Array(rows.map(Json::Object).collect()));
+    }
+    let confirmed = answer.confirmed.as_ref();
+    let confirmed = confirmed.map(|p| json!({"journal": p.journal, "sequence": p.sequence}));
+    let mut whole = json!({
+        "found": answer.found,
+        "source": source(answer.source),
+        "tables": tables,
+    });
+    if let (Some(confirmed), Some(object)) = (confirmed, whole.as_object_mut()) {
+        object.insert("confirmed".to_owned(), confirmed);
+    }
+    Ok(whole)
+}
+
+fn source(source: Source) -> &'static str {
+    match source {
+        Source::Cache => "cache",
+        Source::ReadThrough => "read-through",
+        Source::Bypass => "bypass",
+    }
+}
+
+fn print(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<()> {
+    if !answer.found {
+        println!("not found");
+        return Ok(());
+    }
+    for table in &answer.tables {
+        let columns = columns(schema, read, &table.table)?;
+        println!("{} ({} rows)", table.table, table.rows.len());
+        // A single wide row reads better as a list.
+        if let ([row], true) = (table.rows.as_slice(), columns.len() > 12) {
+            let mut list = output::table(["column", "value"]);
+            for (column, value) in columns.iter().zip(row) {
+                list.add_row([column.name.clone(), values::to_text(&column.column_type, value)]);
+            }
+            output::print_table(&list);
+        } else if !table.rows.is_empty() {
+            let mut grid = output::table(columns.iter().map(|c| c.name.as_str()));
+            for row in &table.rows {
+                let cells = columns.iter().zip(row);
+                let cells = cells.map(|(c, v)| values::to_text(&c.column_type, v));
+                grid.add_row(cells.collect::<Vec<_>>());
+            }
+            output::print_table(&grid);
+        }
+        println!();
+    }
+    match answer.source {
+        Source::Cache => {}
+        Source::ReadThrough => println!("(loaded from the backend just now)"),
+        Source::Bypass => println!(
+            "(straight from the backend, because the owner is away: its latest writes may be missing)"
+        ),
+    }
+    Ok(())
+}
