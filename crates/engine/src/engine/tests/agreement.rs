@@ -222,9 +222,20 @@ impl World {
             })
     }
 
+    /// The backend's own unique constraint.
+    fn taken_in_backend(&self, key: &RootKey, image: &Instance) -> bool {
+        let of = |instance: &Instance| {
+            let root = instance.tables[0].first()?;
+            (!self.schema.lookups.is_empty()).then(|| self.schema.lookup_key(0, root).ok())?
+        };
+        of(image).is_some()
+            && self.backend.iter().any(|(other, i)| other != key && of(i) == of(image))
+    }
+
     fn flush(&mut self, random: &mut ChaCha8Rng) {
         let Some(seen) = self.unflushed.pop_front() else { return };
-        let refused = seen.awaits_backend && random.random_bool(0.3);
+        let refused = seen.awaits_backend
+            && (random.random_bool(0.3) || self.taken_in_backend(&seen.key, &seen.image));
         if !refused {
             self.backend.insert(seen.key.clone(), seen.image.clone());
             if seen.awaits_backend {
