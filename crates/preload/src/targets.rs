@@ -42,6 +42,12 @@ pub(crate) fn admin(client: &Client, address: &str) -> AdminClient {
 /// earlier attempt or from another pod, are left out.
 pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, PreloadError> {
     let topology = job.client.topology().ok_or(PreloadError::NoTopology)?;
+    // A node that is away must not cost the others a ticket at every attempt.
+    try_join_all(topology.nodes.iter().map(|node| async move {
+        let status = admin(&job.client, &node.address).status().await;
+        status.map_err(|source| PreloadError::Node { node: node.name.clone(), source })
+    }))
+    .await?;
     let begun = topology.nodes.iter().map(|node| async move {
         let ticket = admin(&job.client, &node.address)
             .begin_load(&job.options.load_id, job.chunks_total, job.expected.clone())
