@@ -109,7 +109,7 @@ impl<'a> Comparison<'a> {
 
     fn sampled(&self, key: &RootKey) -> Option<u64> {
         let digest = digest(key);
-        (digest % self.sample == 0).then_some(digest)
+        digest.is_multiple_of(self.sample).then_some(digest)
     }
 
     /// An instance of the backend's snapshot.

@@ -77,7 +77,7 @@ impl Group {
         let shared = open::open(config, node, peers, backend, files, shutdown).await?;
         let core = Arc::new(watch::Sender::new(None));
         if shared.fenced().is_none() {
-            tokio::spawn(start::run(Arc::clone(&shared), Arc::clone(&core)));
+            shared.spawn("start", start::run(Arc::clone(&shared), Arc::clone(&core)));
         }
         Ok(Self { inner: Arc::new(Inner { shared, core, ready_once: AtomicBool::new(false) }) })
     }
@@ -253,6 +253,13 @@ impl Group {
     /// Decides about a reject and what follows it; answers the number of transactions.
     pub async fn resolve_reject(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
         self.core()?.resolve_reject(id, discard).await
+    }
+
+    /// Removes this incarnation's bookkeeping from the backend, so that the tables are free for
+    /// another group. For the end of a group: only a drained node with stopped writes does it, and
+    /// serves nothing afterwards.
+    pub async fn forget_group(&self) -> Result<(), GroupError> {
+        self.core()?.forget_group().await
     }
 
     pub async fn status(&self) -> Status {

@@ -16,6 +16,7 @@ mod core;
 mod coverage;
 mod decisions;
 mod difference;
+mod end;
 mod error;
 mod evaluate;
 mod flush_events;

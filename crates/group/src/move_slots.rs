@@ -92,8 +92,8 @@ impl Core {
     async fn take(&self, wanted: SlotSet) -> Result<bool, Problem> {
         let Some(topology) = self.shared.topology.borrow().clone() else { return Ok(false) };
         let Some(token) = self.token() else { return Ok(false) };
-        let batch: SlotSet = wanted.iter().take(BATCH_SLOTS).collect();
         let holders = self.holders().await?;
+        let batch = self.next_batch(&wanted, &holders);
         let mut request = batch.clone();
         let mut released = Vec::new();
         let mut silent = None;
@@ -121,6 +121,19 @@ impl Core {
         }
         self.take_over(topology.epoch.0, token, request, released).await?;
         Ok(true)
+    }
+
+    /// Everything nobody else holds, and a bounded number of what others must stop serving.
+    fn next_batch(&self, wanted: &SlotSet, holders: &[SlotHolder]) -> SlotSet {
+        let mut free = wanted.clone();
+        holders
+            .iter()
+            .filter(|h| h.node != self.shared.node.name)
+            .for_each(|h| free.subtract(&h.slots));
+        if !free.is_empty() {
+            return free;
+        }
+        wanted.iter().take(BATCH_SLOTS).collect()
     }
 
     /// The first batch is stuck behind a silent owner: tries the slots behind it once, so that one
@@ -193,6 +206,7 @@ impl Core {
         takeover.quarantined.iter().for_each(|key| self.engine.quarantine(key));
         self.lanes.quarantine(&takeover.quarantined);
         self.lanes.slots_gained(&owned);
+        self.note_positions().await;
         let served = self.shared.slots.apply(|machine| machine.taken(&owned));
         self.note_slots().await;
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
@@ -274,6 +288,19 @@ impl Core {
         slots.iter().for_each(|slot| self.engine.clear_slot(slot));
         self.note_slots().await;
         unexpected
+    }
+
+    /// Remembers how far the lanes are, before slots that were elsewhere are served: a start with
+    /// the backend away must not bring back what this journal says of them from an earlier time.
+    async fn note_positions(&self) {
+        let marks = self.lanes.marks();
+        let positions: Vec<u64> =
+            marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect();
+        if !positions.is_empty()
+            && let Err(error) = self.shared.notebook.set_lanes(&positions).await
+        {
+            tracing::warn!(node = %self.shared.node.name, reason = %error, "positions not noted");
+        }
     }
 
     /// Remembers the slots held, for a start with the backend away.

@@ -105,6 +105,13 @@ impl Shared {
         self.problems.raise("fence", Problem::new(reason, message, true));
     }
 
+    /// Ends service on request, quietly.
+    pub(crate) fn retire(&self, reason: &str, message: &str) {
+        self.fenced.lock().get_or_insert_with(|| message.into());
+        tracing::info!(group = %self.config.group.name, node = %self.node.name, reason, "retired");
+        self.problems.raise("fence", Problem::new(reason, message, true));
+    }
+
     pub(crate) fn fenced(&self) -> Option<Arc<str>> {
         self.fenced.lock().clone()
     }

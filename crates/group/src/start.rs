@@ -27,7 +27,7 @@ use crate::read_through::ReadThrough;
 use crate::rejects::RejectAccount;
 use crate::restore::{Annulled, JournalReplay, Restored, Tail};
 use crate::shared::Shared;
-use crate::status::Problem;
+use crate::status::{Ended, Problem};
 
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -79,8 +79,14 @@ fn is_away(reason: Reason) -> bool {
         )
 }
 
-/// Runs until the group serves and has its claim.
+/// Starts the group, then stands by until the end: a start that panicked ends the group.
 pub(crate) async fn run(shared: Arc<Shared>, core: Arc<watch::Sender<Option<Arc<Core>>>>) {
+    start(Arc::clone(&shared), core).await;
+    shared.shutdown.cancelled().await;
+}
+
+/// Returns when the group serves and has its claim, or never will.
+async fn start(shared: Arc<Shared>, core: Arc<watch::Sender<Option<Arc<Core>>>>) {
     let mut retry = RETRY_MIN;
     let mut resumed: Option<Arc<Core>> = None;
     loop {
@@ -134,12 +140,24 @@ async fn step(
             .into());
         }
         let claim = claim(shared, &schema).await?;
+        let noted = shared.notebook.lanes()?;
+        if went_back(&noted, &claim) {
+            // what lies between is in the journal and not in the queue: start() reads it again
+            shared.end(Ended::RestartNeeded("the backend lost commits while it was away"));
+            return Ok(None);
+        }
         attach(core, claim).await;
         return Ok(None);
     }
     let claim = claim(shared, &schema).await?;
     let core = build(shared, schema, Some(claim)).await?;
     Ok(Some(core))
+}
+
+/// True if the backend holds an older position than was confirmed before (R11).
+fn went_back(noted: &[u64], claim: &Claim) -> bool {
+    noted.len() == claim.lanes.len()
+        && noted.iter().zip(&claim.lanes).any(|(noted, lane)| lane.position < *noted)
 }
 
 /// Serves from the journal alone, under the last token and topology; `None` when there is nothing

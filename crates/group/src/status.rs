@@ -107,4 +107,6 @@ pub enum Ended {
     Latched(Arc<str>),
     /// A background task ended that never should.
     TaskEnded(&'static str),
+    /// Only a fresh start from the journal makes it right again; says why.
+    RestartNeeded(&'static str),
 }

@@ -8,6 +8,7 @@
 )]
 
 mod basics;
+mod disks;
 mod faults;
 mod loads;
 mod moves;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use cachetier_group::{Group, GroupError, KeySelector, Peers, ReadCall, Status};
+use cachetier_group::{Group, GroupError, KeySelector, Peers, Phase, ReadCall, Status};
 use cachetier_model::node_config::TopologySource;
 use cachetier_model::{ReadPlan, Topology};
 
@@ -203,4 +203,37 @@ async fn a_lookup_key_is_found_from_every_node() {
             }
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topology_that_turns_back_in_mid_move_serves_released_slots_again() {
+    let mut cluster = Cluster::new(20).await;
+    cluster.add("n-0").await;
+    let one = cluster.scene.topology(1, &["n-0"]);
+    cluster.push(&one).await;
+    cluster.settled(&one).await;
+    let two = one.rebalanced(entries(&["n-0", "n-1"])).unwrap();
+    let given = two.slots_of("n-1");
+    cluster.nodes[0].0.group.release_slots(two.clone(), "n-1", &given).await.unwrap();
+    let back = two.rebalanced(entries(&["n-0"])).unwrap();
+    cluster.push(&back).await;
+    cluster.settled(&back).await;
+    for id in 1..=20 {
+        assert!(cluster.set_place(id, 7).await);
+    }
+    // the taker of the older topology comes late, and takes nothing
+    cluster.add("n-1").await;
+    let refused = cluster.nodes[1].0.group.apply_topology(two.clone()).await;
+    assert!(refused.is_ok(), "it knows no newer one");
+    cluster.nodes[1].0.until("asking", |s| s.phase == Phase::TakingSlots).await;
+    for id in 1..=20 {
+        cluster.nodes[0].0.set_place(id, 8).await.unwrap();
+    }
+    let asked = two.slots_of("n-1");
+    let answer = cluster.nodes[0].0.group.release_slots(two, "n-1", &asked).await.unwrap();
+    assert!(answer.slots.is_empty());
+    assert_eq!(cluster.nodes[1].0.group.status().await.slots_serving, 0);
+    cluster.nodes[0].0.drained().await;
+    let sql = "SELECT count(*) FROM account WHERE place = 8";
+    assert_eq!(cluster.scene.postgres.number(sql).await, 20);
 }

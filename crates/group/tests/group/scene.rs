@@ -9,6 +9,7 @@ use cachetier_group::{
     AnswerWhen, Group, GroupError, GroupOptions, KeySelector, PeerError, Peers, ReadCall,
     ReadOutcome, Released, Status, TransactCall, Transacted,
 };
+use cachetier_journal::file_system::FaultyFileSystem;
 use cachetier_model::node_config::{
     BackendConfig, BypassConfig, Durability, GroupIdentity, JournalConfig, ListenConfig,
     MemoryConfig, NodeConfig, PreloadConfig, TableConfig, TopologySource, WriteThroughConfig,
@@ -17,6 +18,7 @@ use cachetier_model::{
     Comparison, Condition, Epoch, LookupId, LookupKey, NodeEntry, Operation, ReadPlan, RootKey,
     SlotSet, Topology, Transaction, Value,
 };
+use cachetier_write_through::{PostgresBackend, PostgresOptions};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -157,6 +159,21 @@ impl Node {
         let stop = CancellationToken::new();
         let options = GroupOptions { config, node: entry(name), peers };
         let group = Group::start(options, stop.clone()).await?;
+        Ok(Self { group, stop })
+    }
+
+    /// A node whose journal is on this disk.
+    pub async fn on_disk(
+        config: NodeConfig,
+        name: &str,
+        disk: &FaultyFileSystem,
+    ) -> Result<Self, GroupError> {
+        let stop = CancellationToken::new();
+        let backend = PostgresBackend::new(PostgresOptions::from_config(&config, name)).unwrap();
+        let options =
+            GroupOptions { config, node: entry(name), peers: Arc::new(cachetier_group::NoPeers) };
+        let disk = Arc::new(disk.clone());
+        let group = Group::start_with(options, Arc::new(backend), disk, stop.clone()).await?;
         Ok(Self { group, stop })
     }
 
