@@ -99,27 +99,21 @@ pub(crate) async fn run(mut lane: Lane) {
         };
         let ended = match taken {
             Taken::Batch(batch) => lane.deliver(batch).await,
+            _ if lane.confirm.due() => lane.confirm_commits().await,
+            _ if Instant::now() >= look_at => {
+                look_at = Instant::now() + lane.shared.options.idle_position_interval;
+                lane.look_around().await
+            }
             other => {
-                if lane.confirm.due() {
-                    lane.confirm_commits().await;
-                }
-                if Instant::now() >= look_at {
-                    look_at = Instant::now() + lane.shared.options.idle_position_interval;
-                    match lane.look_around().await {
-                        Ok(()) => continue,
-                        Err(ended) => Err(ended),
+                let until = lane.wait_until(&other, look_at);
+                tokio::select! {
+                    () = lane.stop.cancelled() => Err(Ended::Stopped),
+                    () = lane.wake.notified() => Ok(()),
+                    _ = paused.changed() => Ok(()),
+                    changed = synced.changed(), if matches!(other, Taken::AwaitsSync) => {
+                        changed.map_err(|_| Ended::Stopped)
                     }
-                } else {
-                    let until = lane.wait_until(&other, look_at);
-                    tokio::select! {
-                        () = lane.stop.cancelled() => Err(Ended::Stopped),
-                        () = lane.wake.notified() => Ok(()),
-                        _ = paused.changed() => Ok(()),
-                        changed = synced.changed(), if matches!(other, Taken::AwaitsSync) => {
-                            changed.map_err(|_| Ended::Stopped)
-                        }
-                        () = tokio::time::sleep_until(until) => Ok(()),
-                    }
+                    () = tokio::time::sleep_until(until) => Ok(()),
                 }
             }
         };

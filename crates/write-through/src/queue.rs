@@ -156,7 +156,15 @@ impl Queue {
 
     pub(crate) fn transactions_of(&self, slots: &SlotSet) -> u64 {
         let inner = self.inner.lock();
-        slots.iter().filter_map(|s| inner.by_slot.get(s.index())).map(|n| u64::from(*n)).sum()
+        let lanes = inner.lanes.len() as u16;
+        let catching_up = |slot: &SlotId| {
+            let lane = inner.lanes.get(usize::from(lane_of(*slot, lanes)));
+            lane.is_some_and(|q| q.catching_up)
+        };
+        // what is sent again is not counted by slot: any slot of such a lane may be part of it
+        let again = u64::from(slots.iter().any(|s| catching_up(&s)));
+        let queued = slots.iter().filter_map(|s| inner.by_slot.get(s.index()));
+        again + queued.map(|n| u64::from(*n)).sum::<u64>()
     }
 
     /// Takes the next batch of a lane, if it is time.
@@ -292,7 +300,7 @@ impl Inner {
         let oldest = self.lanes.iter().filter_map(LaneQueue::oldest).map(age).chain(staged).max();
         backlog.oldest_age = oldest.unwrap_or_default();
         backlog.unconfirmed_lanes =
-            self.lanes.iter().filter(|q| q.confirmed < q.position).count() as u16;
+            self.lanes.iter().filter(|q| q.catching_up || q.confirmed < q.position).count() as u16;
         backlog
     }
 

@@ -9,9 +9,11 @@ pub mod server;
 
 use cachetier_model::{GroupSchema, RootKey, Row, RowChange, SlotId};
 use cachetier_write_through::{
-    Backend, Claim, ClaimRequest, Draft, FlushEvent, PostgresBackend, PostgresOptions,
-    TakeoverRequest, WriteThrough, WriteThroughOptions,
+    Backend, Claim, ClaimRequest, Draft, FlushEvent, Pending, PostgresBackend, PostgresOptions,
+    Replay, ReplayError, TakeoverRequest, WriteThrough, WriteThroughOptions,
 };
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
@@ -40,6 +42,30 @@ pub fn claim_request(uid: &str, node: &str, tables: &[&str]) -> ClaimRequest {
     }
 }
 
+/// Stands for the node's journal: everything committed, and where it begins by now.
+#[derive(Default)]
+pub struct Journal {
+    pub entries: Mutex<Vec<Pending>>,
+    pub trimmed: Mutex<u64>,
+}
+
+impl Replay for Journal {
+    fn read_after(
+        &self,
+        after: u64,
+        upto: u64,
+        _bytes_max: u64,
+    ) -> BoxFuture<'_, Result<Vec<Pending>, ReplayError>> {
+        let entries = self.entries.lock();
+        let range = |p: &&Pending| p.sequence > after && p.sequence <= upto;
+        // a few at a time, so that a catch-up takes several rounds
+        let found: Vec<Pending> = entries.iter().filter(range).take(7).cloned().collect();
+        let answer =
+            if after < *self.trimmed.lock() { Err(ReplayError::TooOld) } else { Ok(found) };
+        Box::pin(async move { answer })
+    }
+}
+
 /// A node that writes: its handle, its events, and the watermark it is allowed to send up to.
 pub struct Writer {
     pub through: WriteThrough,
@@ -48,6 +74,7 @@ pub struct Writer {
     pub next: u64,
     pub token: u64,
     pub stop: CancellationToken,
+    pub journal: Arc<Journal>,
 }
 
 /// Claims, takes every slot, starts the lanes.
@@ -85,11 +112,19 @@ pub fn start(
 ) -> Writer {
     let (synced, watching) = watch::channel(0);
     let stop = CancellationToken::new();
-    let (through, events) =
-        WriteThrough::start(options, backend, schema, watching, None, staged_after, stop.clone());
+    let journal = Arc::<Journal>::default();
+    let (through, events) = WriteThrough::start(
+        options,
+        backend,
+        schema,
+        watching,
+        Some(Arc::clone(&journal) as Arc<dyn Replay>),
+        staged_after,
+        stop.clone(),
+    );
     let token = claim.token;
     through.claimed(claim);
-    Writer { through, events, synced, next: staged_after + 1, token, stop }
+    Writer { through, events, synced, next: staged_after + 1, token, stop, journal }
 }
 
 impl Writer {
@@ -108,6 +143,7 @@ impl Writer {
             awaits_backend: awaits,
             urgent: false,
         };
+        self.journal.entries.lock().push(draft.clone().at(sequence, 1_000));
         let reservation = self.through.reserve(1_000).unwrap();
         reservation.commit(draft, || Ok::<u64, ()>(sequence)).unwrap();
         self.synced.send_replace(sequence);
@@ -121,8 +157,10 @@ impl Writer {
     pub async fn all_flushed(&self) {
         let upto = self.next - 1;
         let mut marks = self.through.watch();
-        let reached = marks.wait_for(|m| m.confirmed >= upto);
-        tokio::time::timeout(PATIENCE, reached).await.unwrap().unwrap();
+        let reached = tokio::time::timeout(PATIENCE, marks.wait_for(|m| m.confirmed >= upto));
+        let reached = reached.await.is_ok();
+        let health = self.through.health().borrow().clone();
+        assert!(reached, "{:?} {health:?} {:?}", self.through.marks(), self.through.backlog());
     }
 
     /// The next event that satisfies `wanted`; others are passed over.

@@ -4,12 +4,13 @@
 //! commit, on the same system and timeline. The point is forgotten whenever the session breaks:
 //! the new one reads the position first and takes a new point.
 
-use super::Lane;
+use super::{Ended, Lane};
 use crate::backend::flush::WalState;
 use std::time::Duration;
 use tokio::time::Instant;
 
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(50);
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Default)]
 pub(super) struct Confirm {
@@ -72,16 +73,14 @@ impl Confirm {
 }
 
 impl Lane {
-    /// One look at the backend's log; a failure only delays, the next flush finds its reason.
-    pub(super) async fn confirm_commits(&mut self) {
-        let Some(session) = self.session.as_mut() else {
-            self.confirm.next = Some(Instant::now() + CONFIRM_INTERVAL * 4);
-            // without a session nothing can be confirmed; look for one as if there were work
-            if self.open_session(self.position).await.is_err() {
-                self.confirm.next = Some(Instant::now() + Duration::from_secs(1));
-            }
-            return;
-        };
+    /// One look at the backend's log. Without a session the writer row is read first: only what
+    /// it still holds can be confirmed.
+    pub(super) async fn confirm_commits(&mut self) -> Result<(), Ended> {
+        if self.session.is_none() {
+            self.confirm.next = Some(Instant::now() + RECONNECT_INTERVAL);
+            return self.look_at_row().await;
+        }
+        let Some(session) = self.session.as_mut() else { return Ok(()) };
         match session.wal().await {
             Ok(wal) => {
                 if let Some(position) = self.confirm.observe(wal) {
@@ -89,10 +88,12 @@ impl Lane {
                 }
             }
             Err(_) => {
+                // the next look finds the reason
                 self.drop_session();
                 self.confirm.next = Some(Instant::now() + CONFIRM_INTERVAL);
             }
         }
+        Ok(())
     }
 }
 

@@ -44,6 +44,11 @@ impl Lane {
         if let Some(upto) = self.shared.queue.idle_upto(self.writer.lane, synced) {
             return self.move_position(upto).await;
         }
+        self.look_at_row().await
+    }
+
+    /// Reads the writer row, and sends again what it no longer holds.
+    pub(super) async fn look_at_row(&mut self) -> Result<(), Ended> {
         match self.open_session(self.position).await {
             Ok(Look::Rewound { to }) => self.rewind(Vec::new(), to).await,
             Ok(_) => {

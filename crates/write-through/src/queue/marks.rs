@@ -73,7 +73,7 @@ pub struct Backlog {
     /// Reserved, queued and in flight.
     pub bytes: u64,
     pub oldest_age: Duration,
-    /// Lanes with commits that a crash of the backend could still take back.
+    /// Lanes with commits that a crash of the backend could still take back, or did.
     pub unconfirmed_lanes: u16,
     /// Rows per second written to the backend lately.
     pub rows_per_second: f64,

@@ -24,6 +24,10 @@ pub fn shared() -> &'static Server {
     SHARED.get_or_init(|| Server::start(&[]))
 }
 
+fn signal(pid: &str, signal: &str) {
+    let _ = Command::new("kill").args([signal, pid]).stderr(std::process::Stdio::null()).status();
+}
+
 fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
@@ -67,22 +71,42 @@ impl Server {
 
     /// Kills every process of the server at once.
     pub fn crash(&self) {
-        let pid = self.postmaster();
-        let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
-        while Path::new(&format!("/proc/{pid}")).exists() {
+        loop {
+            let left = self.processes();
+            // the next start needs the shared memory that the last process gives back
+            if left.is_empty() {
+                return;
+            }
+            left.iter().for_each(|pid| signal(pid, "-9"));
             std::thread::yield_now();
         }
     }
 
-    pub fn restart(&self) {
-        let _ = std::fs::remove_file(self.data.join("postmaster.pid"));
-        launch(&self.data, self.port, &[]);
-        self.wait_ready();
+    /// Stops the process that flushes the log behind asynchronous commits.
+    pub fn freeze_wal_writer(&self) {
+        for pid in self.processes() {
+            let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            if line.contains("walwriter") {
+                signal(&pid, "-STOP");
+                return;
+            }
+        }
+        panic!("the server has no walwriter");
     }
 
-    fn postmaster(&self) -> u32 {
-        let text = std::fs::read_to_string(self.data.join("postmaster.pid")).unwrap();
-        text.lines().next().unwrap().trim().parse().unwrap()
+    fn processes(&self) -> Vec<String> {
+        let Ok(all) = std::fs::read_dir("/proc") else { return Vec::new() };
+        all.flatten()
+            .filter(|p| std::fs::read_link(p.path().join("cwd")).is_ok_and(|c| c == self.data))
+            .map(|p| p.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    pub fn restart(&self, settings: &[&str]) {
+        let _ = std::fs::remove_file(self.data.join("postmaster.pid"));
+        let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
+        launch(&self.data, self.port, &settings);
+        self.wait_ready();
     }
 
     fn wait_ready(&self) {
@@ -113,6 +137,7 @@ impl Server {
         let number = DATABASES.fetch_add(1, Ordering::Relaxed);
         let name = format!("t{number}");
         let admin = self.connect("postgres").await;
+        // template databases are copied through the log, which a crash keeps
         admin.batch_execute(&format!("CREATE DATABASE {name}")).await.unwrap();
         let credentials = tempfile::tempdir().unwrap();
         let write = |file: &str, text: &str| {
