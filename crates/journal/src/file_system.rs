@@ -12,7 +12,7 @@ use std::sync::Arc;
 mod faulty;
 mod real;
 
-pub use faulty::{Fault, FaultyFileSystem, Operation, PowerCut};
+pub use faulty::{Fault, FaultyFileSystem, Gate, Operation, PowerCut};
 pub use real::RealFileSystem;
 
 /// Held for as long as a directory is ours; dropping it lets go.

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::error::IoContext;
 use crate::file_system::FileSystem;
 use crate::format::control::{CONTROL_BYTES_MAX, encode_control};
 use crate::reader::FrameReader;
@@ -21,7 +22,8 @@ use crate::shared::Shared;
 use crate::stats::JournalStats;
 use crate::writer::{JournalDriver, Turn};
 use crate::{
-    AppendError, InDoubt, JournalError, JournalOptions, Sequence, Stopped, Watermarks, open,
+    AppendError, Durability, InDoubt, JournalError, JournalOptions, Sequence, Stopped, Watermarks,
+    open,
 };
 
 /// One entry of the journal.
@@ -72,15 +74,15 @@ impl Journal {
         dir: &Path,
         options: JournalOptions,
     ) -> Result<(Self, Recovery), JournalError> {
-        let (journal, recovery, driver) = Self::open_driven(fs, dir, options)?;
+        let relaxed = options.durability != Durability::Sync;
+        let (journal, recovery, mut driver) = Self::open_driven(fs, dir, options)?;
+        if relaxed {
+            driver.use_syncer().during("start the syncer thread for", dir)?;
+        }
         let thread = std::thread::Builder::new()
             .name("journal-writer".to_owned())
             .spawn(move || run(driver))
-            .map_err(|source| JournalError::Io {
-                act: "start the writer thread for",
-                path: dir.to_owned(),
-                source,
-            })?;
+            .during("start the writer thread for", dir)?;
         *journal.inner.thread.lock() = Some(thread);
         Ok((journal, recovery))
     }
@@ -184,7 +186,7 @@ impl Journal {
 
     /// A value of the control file.
     pub fn attribute(&self, key: &str) -> Option<Vec<u8>> {
-        self.inner.shared.control.lock().current().attributes.get(key).cloned()
+        self.inner.shared.attributes.lock().get(key).cloned()
     }
 
     /// Sets (or with `None` removes) attributes together; durable when it returns. Blocks on I/O:
@@ -212,6 +214,9 @@ impl Journal {
             return Err(JournalError::ControlTooLarge { key, bytes, bytes_max });
         }
         let stored = control.store(next);
+        if stored.is_ok() {
+            *shared.attributes.lock() = Arc::new(control.current().attributes.clone());
+        }
         drop(control);
         if let Err(JournalError::Io { act, path, source }) = &stored
             && act.starts_with("sync")

@@ -27,6 +27,7 @@ mod segments;
 mod sequence;
 mod shared;
 mod stats;
+mod syncer;
 mod watermarks;
 mod window;
 mod writer;

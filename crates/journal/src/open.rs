@@ -160,6 +160,7 @@ fn shared(
         synced: AtomicU64::new(last.get()),
         trim_upto: AtomicU64::new(recovery.trimmed.get()),
         segments: Mutex::new(segments),
+        attributes: Mutex::new(Arc::new(control.attributes.clone())),
         control: Mutex::new(ControlFile::new(fs.clone(), dir.to_owned(), control)),
         counters: Counters::default(),
         lock: Mutex::new(Some(lock)),

@@ -3,6 +3,7 @@
 //! Owns the published positions and the one-way stop. Positions are written by the writer alone;
 //! stopping may come from anyone. Never does I/O itself.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,6 +37,8 @@ pub(crate) struct Shared {
     pub segments: Mutex<Segments>,
     /// Changed by the writer (trim, close) and by whoever sets attributes. Held over I/O.
     pub control: Mutex<ControlFile>,
+    /// The attributes as they are durably; changed with `control` held, read without it.
+    pub attributes: Mutex<Arc<BTreeMap<String, Vec<u8>>>>,
     pub counters: Counters,
     /// Taken out when the journal is closed.
     pub lock: Mutex<Option<DirectoryLock>>,

@@ -16,6 +16,7 @@ use crate::format::MARK_BYTES;
 use crate::format::frame::{Mark, Seed, encode_mark};
 use crate::recover::Tail;
 use crate::shared::{Counters, Shared};
+use crate::syncer::{SyncJob, SyncOutcome, Syncer};
 use crate::{Durability, Sequence, Stopped};
 
 mod housekeeping;
@@ -36,6 +37,10 @@ pub struct JournalDriver {
     trimmed: Sequence,
     /// Relaxed: when the written frames must begin to be synced.
     sync_at: Option<Instant>,
+    /// Relaxed: syncs beside the commits; without it they are done in turn.
+    syncer: Option<Syncer>,
+    /// A sync was handed to the syncer and its outcome not taken yet.
+    syncing: bool,
     /// Set while the volume refuses writes into reserved space: when to try again.
     blocked_until: Option<Instant>,
     /// When failed housekeeping (no space for a spare, control file busy) is tried again.
@@ -114,6 +119,8 @@ impl JournalDriver {
             synced: last,
             trimmed,
             sync_at: None,
+            syncer: None,
+            syncing: false,
             blocked_until: None,
             housekeep_at: None,
             done: false,
@@ -141,6 +148,7 @@ impl JournalDriver {
     }
 
     fn work(&mut self, now: Instant, closing: bool) -> Result<Turn, Failure> {
+        self.take_outcome()?;
         if !closing {
             if let Some(until) = self.blocked_until.filter(|until| now < *until) {
                 self.trim(now)?; // may be what makes room
@@ -148,8 +156,8 @@ impl JournalDriver {
             }
             self.prepare()?;
         }
-        if self.sync_at.is_some_and(|at| now >= at) {
-            self.sync()?;
+        if !self.syncing && self.sync_at.is_some_and(|at| now >= at) {
+            self.begin_sync()?;
         }
         let committed = self.commit(now)?;
         if !closing {
@@ -162,14 +170,18 @@ impl JournalDriver {
             self.finish()?;
             return Ok(Turn::Done);
         }
-        let until = [self.sync_at, self.housekeep_at].into_iter().flatten().min();
+        // while a sync runs its end is what is waited for, not the time of the next
+        let sync_at = self.sync_at.filter(|_| !self.syncing);
+        let until = [sync_at, self.housekeep_at].into_iter().flatten().min();
         Ok(Turn::Idle { for_frames: true, until })
     }
 
     fn fail(&mut self, failure: Failure, now: Instant, closing: bool) -> Turn {
         match failure {
             Failure::NoRoom(reason) if !closing => {
-                tracing::warn!(reason, "journal refuses writes until the volume has room");
+                if self.blocked_until.is_none() {
+                    tracing::warn!(reason, "journal refuses writes until the volume has room");
+                }
                 self.shared.buffer.set_blocked(Some(reason.as_str().into()));
                 self.shared.publish(|_| {});
                 self.blocked_until = Some(now + self.shared.options.retry_interval);
@@ -241,24 +253,59 @@ impl JournalDriver {
     /// Syncs the active segment and publishes. A failure is final: the kernel may have dropped
     /// the pages and would call a second sync a success.
     fn sync(&mut self) -> Result<(), Failure> {
-        self.sync_at = None;
-        let Some(active) = &self.active else { return Ok(()) };
-        if self.synced < self.written {
-            let begun = Instant::now();
-            active.file.sync_data().map_err(|source| {
-                Failure::of(&JournalError::Io { act: "sync", path: active.path.clone(), source })
-            })?;
-            let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
-            Counters::add(&self.shared.counters.syncs, 1);
-            Counters::add(&self.shared.counters.sync_nanos, nanos);
-            self.synced = self.written;
+        if let Some(outcome) = self.syncer.as_ref().and_then(Syncer::wait) {
+            self.sync_ended(outcome)?;
         }
-        let synced = self.synced;
+        self.sync_at = None;
+        let Some(active) = self.active.as_ref().filter(|_| self.synced < self.written) else {
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let result = active.file.sync_data();
+        let (path, upto, took) = (active.path.clone(), self.written, begun.elapsed());
+        self.sync_ended(SyncOutcome { path, upto, result, took })
+    }
+
+    /// Relaxed: syncs what is written, beside the commits where there is a thread for it.
+    fn begin_sync(&mut self) -> Result<(), Failure> {
+        let (Some(syncer), Some(active)) = (&self.syncer, &self.active) else {
+            return self.sync();
+        };
+        let (file, path) = (active.file.clone(), active.path.clone());
+        syncer.begin(SyncJob { file, path, upto: self.written });
+        self.syncing = true;
+        self.sync_at = None;
+        Ok(())
+    }
+
+    fn take_outcome(&mut self) -> Result<(), Failure> {
+        match self.syncer.as_ref().and_then(Syncer::poll) {
+            Some(outcome) => self.sync_ended(outcome),
+            None => Ok(()),
+        }
+    }
+
+    fn sync_ended(&mut self, outcome: SyncOutcome) -> Result<(), Failure> {
+        self.syncing = false;
+        let SyncOutcome { path, upto, result, took } = outcome;
+        result.map_err(|source| Failure::of(&JournalError::Io { act: "sync", path, source }))?;
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        Counters::add(&self.shared.counters.syncs, 1);
+        Counters::add(&self.shared.counters.sync_nanos, nanos);
+        self.synced = upto;
+        let written = self.written;
         self.shared.publish(|marks| {
-            marks.written = synced;
-            marks.durable = synced;
-            marks.synced = synced;
+            marks.written = written;
+            marks.synced = upto;
+            marks.durable = marks.durable.max(upto);
         });
+        Ok(())
+    }
+
+    /// Syncs beside the commits from now on.
+    pub(crate) fn use_syncer(&mut self) -> std::io::Result<()> {
+        let shared = self.shared.clone();
+        self.syncer = Some(Syncer::start(move || shared.buffer.signal())?);
         Ok(())
     }
 

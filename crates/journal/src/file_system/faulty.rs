@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::{DirectoryLock, File, FileSystem};
 
@@ -39,7 +39,7 @@ pub enum Operation {
 }
 
 /// What goes wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Fault {
     /// Fails with this error number; nothing was done. A failed sync drops the unsynced pages: a
     /// later sync succeeds and they are still lost.
@@ -50,6 +50,27 @@ pub enum Fault {
     Torn { bytes: usize, errno: i32 },
     /// Takes this long.
     Slow(Duration),
+    /// Takes until the gate is opened.
+    Held(Gate),
+}
+
+/// Holds operations back until it is opened; then it stays open. Clones are the same gate.
+#[derive(Clone, Debug, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Lets everything through from now on.
+    pub fn open(&self) {
+        *self.0.0.lock() = true;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut open = self.0.0.lock();
+        while !*open {
+            self.0.1.wait(&mut open);
+        }
+    }
 }
 
 type Decide = dyn FnMut(&Operation) -> Option<Fault> + Send;
@@ -140,6 +161,10 @@ impl FaultyFileSystem {
             Some(Fault::Error(errno)) => Err(io::Error::from_raw_os_error(errno)),
             Some(Fault::Slow(time)) => {
                 std::thread::sleep(time);
+                Ok(None)
+            }
+            Some(Fault::Held(gate)) => {
+                gate.pass();
                 Ok(None)
             }
             fault => Ok(fault),

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachetier_journal::file_system::{FaultyFileSystem, PowerCut, RealFileSystem};
+use cachetier_journal::file_system::{
+    Fault, FaultyFileSystem, Gate, Operation, PowerCut, RealFileSystem,
+};
 use cachetier_journal::{
-    AppendError, Disposition, Journal, JournalError, JournalOptions, Sequence,
+    AppendError, Disposition, Durability, Journal, JournalError, JournalOptions, Sequence,
 };
 
-use crate::support::{Driven, append, payloads, relaxed, segments, small};
+use crate::support::{DIR, Driven, append, payloads, relaxed, segments, small};
 
 #[test]
 fn frames_come_back_in_order_after_a_restart() {
@@ -213,6 +215,30 @@ async fn on_a_real_disk_writers_are_acknowledged_and_everything_is_there_after_c
     drop(journal);
     let (_, recovery) = open().unwrap();
     assert!(recovery.clean, "dropping the last handle closes in order");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_relaxed_commits_do_not_wait_for_the_sync_that_runs_beside_them() {
+    let fs = FaultyFileSystem::new();
+    let durability = Durability::Relaxed { interval: Duration::from_millis(1) };
+    let options =
+        JournalOptions { durability, segment_bytes: 1 << 20, capacity_bytes: 4 << 20, ..small() };
+    let (journal, _) = Journal::open(Arc::new(fs.clone()), Path::new(DIR), options).unwrap();
+    let first = journal.append(1, b"makes the segment").unwrap();
+    journal.wait_synced(first).await.unwrap();
+    let gate = Gate::default();
+    let held = gate.clone();
+    fs.set_faults(move |operation| {
+        matches!(operation, Operation::Sync(_)).then(|| Fault::Held(held.clone()))
+    });
+    for n in 0..50_u8 {
+        let sequence = journal.append(1, &[n; 100]).unwrap();
+        journal.wait_durable(sequence).await.unwrap();
+    }
+    assert_eq!(journal.synced(), first);
+    gate.open();
+    journal.wait_synced(journal.durable()).await.unwrap();
+    journal.close().await.unwrap();
 }
 
 #[test]
