@@ -1,0 +1,148 @@
+//! Golden files of every child of the example groups, and what must hold for any of them.
+
+use super::*;
+use kube::Resource;
+use serde_json::Value;
+
+fn installation() -> Installation {
+    Installation {
+        image: "cachetier.dev/cachetier:dev".to_owned(),
+        image_pull_policy: "IfNotPresent".to_owned(),
+        cluster_domain: "cluster.local".to_owned(),
+    }
+}
+
+fn example(name: &str) -> CacheGroup {
+    let path = format!("{}/../examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(path).unwrap();
+    let document = text
+        .split("\n---\n")
+        .find(|document| document.contains("kind: CacheGroup"))
+        .expect("the example has a CacheGroup");
+    let mut group: CacheGroup = serde_saphyr::from_str(document).unwrap();
+    group.metadata.namespace.get_or_insert("default".to_owned());
+    group.metadata.uid = Some("5ff2cd92-0000-4000-8000-000000000001".to_owned());
+    group
+}
+
+fn children(group: &CacheGroup) -> Children {
+    let namespace = group.metadata.namespace.clone().unwrap();
+    let names = GroupNames::new(&namespace, group.metadata.name.as_deref().unwrap());
+    let installation = installation();
+    let blueprint = Blueprint {
+        group,
+        uid: group.metadata.uid.as_deref().unwrap(),
+        names: &names,
+        owner: group.controller_owner_ref(&()).unwrap(),
+        installation: &installation,
+        replicas: u32::try_from(group.spec.replicas).unwrap(),
+        with_pods: true,
+        claims_in_force: None,
+        preload: Some(names.preload_job("0123456789")),
+        owners: u32::try_from(group.spec.replicas).unwrap(),
+    };
+    build(&blueprint, Vec::new()).unwrap()
+}
+
+fn all(children: Children) -> Vec<Value> {
+    let Children {
+        service_account,
+        config_map,
+        headless_service,
+        client_service,
+        disruption_budget,
+        secrets,
+        stateful_set,
+        preload_job,
+    } = children;
+    assert!(secrets.is_empty(), "keys differ from run to run");
+    vec![
+        serde_json::to_value(service_account).unwrap(),
+        serde_json::to_value(config_map).unwrap(),
+        serde_json::to_value(headless_service).unwrap(),
+        serde_json::to_value(client_service).unwrap(),
+        serde_json::to_value(disruption_budget).unwrap(),
+        serde_json::to_value(stateful_set.unwrap()).unwrap(),
+        serde_json::to_value(preload_job.unwrap()).unwrap(),
+    ]
+}
+
+#[test]
+fn children_of_the_examples_are_as_recorded() {
+    for name in ["hlr", "minimal", "orders"] {
+        insta::assert_json_snapshot!(name, all(children(&example(name))));
+    }
+}
+
+#[test]
+fn building_twice_gives_the_same_objects() {
+    let group = example("hlr");
+    assert_eq!(all(children(&group)), all(children(&group)));
+}
+
+#[test]
+fn every_child_is_owned_labelled_and_in_the_group_s_namespace() {
+    let group = example("hlr");
+    for child in all(children(&group)) {
+        let metadata = &child["metadata"];
+        assert_eq!(metadata["namespace"], "telecom", "{child}");
+        assert_eq!(metadata["ownerReferences"][0]["kind"], "CacheGroup");
+        assert_eq!(metadata["labels"]["cachetier.dev/group"], "hlr");
+    }
+}
+
+#[test]
+fn o59_every_pod_satisfies_the_restricted_profile() {
+    for child in all(children(&example("hlr"))) {
+        let Some(pod) = child.pointer("/spec/template/spec") else { continue };
+        let security = &pod["securityContext"];
+        assert_eq!(security["runAsNonRoot"], true);
+        assert_eq!(security["seccompProfile"]["type"], "RuntimeDefault");
+        for container in pod["containers"].as_array().unwrap() {
+            let security = &container["securityContext"];
+            assert_eq!(security["allowPrivilegeEscalation"], false);
+            assert_eq!(security["capabilities"]["drop"][0], "ALL");
+            assert_eq!(security["readOnlyRootFilesystem"], true);
+        }
+        assert_eq!(pod["automountServiceAccountToken"], false);
+    }
+}
+
+#[test]
+fn the_node_configuration_is_what_a_node_reads() {
+    use cachetier_model::node_config::NodeConfig;
+    let children = children(&example("hlr"));
+    let text = &children.config_map.data.unwrap()[config::FILE];
+    let config: NodeConfig = serde_saphyr::from_str(text).unwrap();
+    assert_eq!(config.group.name, "telecom/hlr");
+    assert_eq!(config.tables.len(), 4);
+    assert_eq!(config.tables[0].lookup_keys, [["sub_nbr"]]);
+}
+
+#[test]
+fn o01_a_size_written_differently_builds_the_same_pods() {
+    let mut group = example("minimal");
+    group.spec.memory.capacity = cachetier_api::ByteSize::parse("2Gi").unwrap();
+    let first = all(children(&group));
+    group.spec.memory.capacity = cachetier_api::ByteSize::parse("2048Mi").unwrap();
+    assert_eq!(first, all(children(&group)));
+}
+
+#[test]
+fn memory_mode_requires_labelled_hosts_and_auto_prefers_them() {
+    use cachetier_api::v1alpha1::Medium;
+    let mut group = example("minimal");
+    let affinity = |group: &CacheGroup| {
+        let stateful_set = serde_json::to_value(children(group).stateful_set.unwrap()).unwrap();
+        stateful_set.pointer("/spec/template/spec/affinity/nodeAffinity").cloned()
+    };
+    let required = "requiredDuringSchedulingIgnoredDuringExecution";
+    let preferred = "preferredDuringSchedulingIgnoredDuringExecution";
+    group.spec.memory.medium = Medium::MemoryMode;
+    assert!(affinity(&group).unwrap()[required].is_object());
+    group.spec.memory.medium = Medium::Auto;
+    let auto = affinity(&group).unwrap();
+    assert!(auto[required].is_null() && auto[preferred].is_array());
+    group.spec.memory.medium = Medium::Dram;
+    assert_eq!(affinity(&group), None);
+}
