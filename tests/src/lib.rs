@@ -1,3 +1,4 @@
 //! Support library of the system tests.
 
 pub mod e2e;
+pub mod local;

@@ -1,0 +1,164 @@
+//! Every metric of the node, all names in this file. Prefix `cachetier_node`.
+//!
+//! Gauges and counters of the group are read from its last status at each scrape; only the call
+//! counters are kept here.
+
+use crate::snapshot::Snapshot;
+use cachetier_group::{Counters, Group, Status};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt::Error;
+use std::time::Duration;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MethodLabel {
+    method: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabels {
+    method: &'static str,
+    /// `OK` or the reason of the refusal.
+    outcome: &'static str,
+}
+
+/// Calls answered, by method and outcome, and how long they took.
+#[derive(Clone)]
+pub struct RpcMetrics {
+    calls: Family<OutcomeLabels, Counter>,
+    seconds: Family<MethodLabel, Histogram, fn() -> Histogram>,
+    forwarded: Counter,
+}
+
+impl Default for RpcMetrics {
+    fn default() -> Self {
+        Self {
+            calls: Family::default(),
+            seconds: Family::new_with_constructor(call_histogram as fn() -> Histogram),
+            forwarded: Counter::default(),
+        }
+    }
+}
+
+/// 25 µs to 1.6 s.
+fn call_histogram() -> Histogram {
+    Histogram::new((0..17).map(|step| 25e-6 * f64::from(1_u32 << step)))
+}
+
+impl RpcMetrics {
+    pub fn answered(&self, method: &'static str, outcome: &'static str, took: Duration) {
+        self.calls.get_or_create(&OutcomeLabels { method, outcome }).inc();
+        self.seconds.get_or_create(&MethodLabel { method }).observe(took.as_secs_f64());
+    }
+
+    pub fn forwarded(&self) {
+        self.forwarded.inc();
+    }
+}
+
+/// All sources of figures.
+pub struct Metrics {
+    pub group: Group,
+    pub snapshot: Snapshot,
+    pub rpc: RpcMetrics,
+}
+
+impl Metrics {
+    pub fn into_registry(self) -> Registry {
+        let Self { group, snapshot, rpc } = self;
+        let mut registry = Registry::with_prefix("cachetier_node");
+        registry.register("calls", "Calls answered, by outcome", rpc.calls);
+        let help = "Time to answer a call";
+        registry.register_with_unit("call_duration", help, Unit::Seconds, rpc.seconds);
+        registry.register("forwarded", "Calls sent on to the slot's owner", rpc.forwarded);
+        registry.register_collector(Box::new(GroupFigures { group, snapshot }));
+        registry
+    }
+}
+
+struct GroupFigures {
+    group: Group,
+    snapshot: Snapshot,
+}
+
+impl std::fmt::Debug for GroupFigures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GroupFigures")
+    }
+}
+
+impl Collector for GroupFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        let status = self.snapshot.borrow().clone();
+        if let Some(status) = status {
+            gauges(&mut encoder, &status)?;
+        }
+        counters(&mut encoder, &self.group.counters())
+    }
+}
+
+fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
+    let flag = |b: bool| f64::from(u8::from(b));
+    let figures: [(&str, &str, f64); 24] = [
+        ("ready", "1 when the node serves all its slots", flag(status.ready)),
+        ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
+        ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
+        ("problems", "Problems listed in the status", status.problems.len() as f64),
+        ("topology_version", "Version of the topology held", status.topology_version as f64),
+        ("slots_assigned", "Slots the topology gives to this node", status.slots_assigned.into()),
+        ("slots_serving", "Slots served", status.slots_serving.into()),
+        ("slots_covered", "Served slots whose load is complete", status.slots_covered.into()),
+        ("slots_leaving", "Slots not yet let go", status.slots_leaving.into()),
+        ("backlog_transactions", "Transactions not flushed", status.backlog.transactions as f64),
+        ("backlog_bytes", "Bytes of the write-behind queue", status.backlog.bytes as f64),
+        (
+            "flush_lag_seconds",
+            "Age of the oldest transaction not flushed",
+            status.backlog.oldest.as_secs_f64(),
+        ),
+        ("flush_rows_per_second", "Rows flushed lately", status.backlog.flush_rows_per_second),
+        ("instances", "Cache instances held", status.instances as f64),
+        ("memory_bytes", "Memory of the store", status.memory_bytes as f64),
+        ("memory_capacity_bytes", "Memory budget", status.memory_capacity_bytes as f64),
+        ("journal_bytes", "Size of the journal", status.journal_bytes as f64),
+        ("journal_capacity_bytes", "Bound of the journal", status.journal_capacity_bytes as f64),
+        ("rejects", "Transactions refused by the backend and undecided", status.rejects as f64),
+        ("oldest_reject_seconds", "Age of the oldest reject", status.oldest_reject_seconds),
+        ("journal_appended", "Highest sequence appended", status.appended as f64),
+        ("journal_durable", "Highest sequence on disk", status.durable as f64),
+        ("journal_flushed", "Highest sequence in the backend", status.flushed as f64),
+        ("generation", "Starts of a process on this journal", status.generation.into()),
+    ];
+    for (name, help, value) in figures {
+        let gauge = ConstGauge::new(value);
+        gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+    }
+    Ok(())
+}
+
+fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
+    let figures: [(&str, &str, f64); 12] = [
+        ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
+        ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
+        ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
+        ("read_throughs_failed", "Misses that failed", counters.read_throughs_failed as f64),
+        ("writes", "Transactions acknowledged", counters.writes as f64),
+        ("writes_refused", "Transactions refused", counters.writes_refused as f64),
+        ("slots_taken", "Slots taken over", counters.slots_taken as f64),
+        ("slots_released", "Slots let go", counters.slots_released as f64),
+        ("rejected", "Transactions the backend refused for good", counters.rejects as f64),
+        ("journal_syncs", "Syncs of the journal", counters.journal_syncs as f64),
+        ("journal_written_bytes", "Bytes written to it", counters.journal_bytes_written as f64),
+        ("journal_sync_seconds", "Time spent in syncs", counters.journal_sync_seconds),
+    ];
+    for (name, help, value) in figures {
+        let counter = ConstCounter::new(value);
+        counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! The way of one read or transaction: here, at the owner, or past the store.
+//!
+//! Decides only where; what the answer is, the group at that place decides.
+
+use super::forward::Forwarder;
+use super::selector::selector;
+use super::{answers, errors};
+use cachetier_client::convert::{read_plan, topology_from_wire, transaction};
+use cachetier_client::{ClientError, Reason};
+use cachetier_group::{
+    AnswerWhen, Group, GroupError, KeySelector, ReadCall, ReadOutcome, TransactCall,
+};
+use cachetier_model::node_config::{BypassConfig, BypassWrites};
+use cachetier_model::{GroupSchema, NodeEntry, Value};
+use cachetier_proto::v1;
+use cachetier_proto::v1::operation::Kind;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tonic::{Code, Status};
+
+const HOLD_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves calls wherever their instance is.
+pub struct Route {
+    pub group: Group,
+    pub forwarder: Forwarder,
+    pub bypass: BypassConfig,
+    pub metrics: crate::metrics::RpcMetrics,
+}
+
+/// What a forwarded call led to.
+enum Forwarded<T> {
+    Answered(T),
+    Failed(Status),
+    /// Nothing happened; look again where the slot is.
+    Again(ClientError),
+}
+
+impl Route {
+    pub async fn read(&self, request: v1::ReadRequest) -> Result<v1::ReadResponse, Status> {
+        let schema = self.schema()?;
+        let key = selector(&schema, request.key.clone())?;
+        let plan = read_plan(&schema, request.tables.clone());
+        let plan = plan.map_err(|e| errors::from_convert(&e))?;
+        let call = ReadCall { key, plan, no_bypass: request.no_bypass };
+        let answer = |outcome: ReadOutcome| answers::read(&schema, &call.plan, &outcome);
+        let deadline = Instant::now() + self.hold_timeout();
+        loop {
+            let error = match self.group.read(call.clone()).await {
+                Ok(outcome) => return Ok(answer(outcome)),
+                Err(error) => error,
+            };
+            let Some(owner) = self.elsewhere(&error, request.forwarded) else {
+                return Err(self.refused(&error));
+            };
+            if self.forwarder.is_away(&owner)
+                && let Ok(outcome) = self.group.bypass_read(call.clone()).await
+            {
+                return Ok(answer(outcome));
+            }
+            self.metrics.forwarded();
+            let sent = self.forwarder.read(&owner, request.clone()).await;
+            match self.judge(sent, false).await {
+                Forwarded::Answered(response) => return Ok(response),
+                Forwarded::Failed(status) => return Err(status),
+                Forwarded::Again(reason) => {
+                    if let Some(outcome) = self.around(&reason, &call).await {
+                        return Ok(answer(outcome));
+                    }
+                    self.hold(deadline, &reason).await?;
+                }
+            }
+        }
+    }
+
+    pub async fn transact(
+        &self,
+        request: v1::TransactRequest,
+    ) -> Result<v1::TransactResponse, Status> {
+        let schema = self.schema()?;
+        let key = selector(&schema, request.key.clone())?;
+        let deadline = Instant::now() + self.hold_timeout();
+        loop {
+            let error = match self.transact_here(&schema, &key, &request).await? {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(owner) = self.elsewhere(&error, request.forwarded) else {
+                return Err(self.refused(&error));
+            };
+            self.metrics.forwarded();
+            let sent = self.forwarder.transact(&owner, request.clone()).await;
+            match self.judge(sent, true).await {
+                Forwarded::Answered(response) => return Ok(response),
+                Forwarded::Failed(status) => return Err(status),
+                Forwarded::Again(reason) => {
+                    let hold = self.bypass.writes == BypassWrites::Hold;
+                    if !hold && matches!(reason, ClientError::Unreachable { .. }) {
+                        return Err(errors::from_peer(&reason));
+                    }
+                    self.hold(deadline, &reason).await?;
+                }
+            }
+        }
+    }
+
+    /// The outer error is the request's own fault.
+    async fn transact_here(
+        &self,
+        schema: &GroupSchema,
+        key: &KeySelector,
+        request: &v1::TransactRequest,
+    ) -> Result<Result<v1::TransactResponse, GroupError>, Status> {
+        let root = match self.root_values(key, request).await {
+            Ok(root) => root,
+            Err(error) => return Ok(Err(error)),
+        };
+        let answer = match request.answer() {
+            v1::Answer::Durable => AnswerWhen::Durable,
+            v1::Answer::Flushed => AnswerWhen::Flushed,
+        };
+        let transaction = transaction(schema, &root, request.clone());
+        let transaction = transaction.map_err(|e| errors::from_convert(&e))?;
+        let call = TransactCall { key: key.clone(), transaction, answer };
+        Ok(self.group.transact(call).await.map(answers::transacted))
+    }
+
+    /// Values for root key columns that inserts leave out.
+    async fn root_values(
+        &self,
+        key: &KeySelector,
+        request: &v1::TransactRequest,
+    ) -> Result<Vec<Value>, GroupError> {
+        let inserts = request
+            .operations
+            .iter()
+            .any(|o| matches!(o.kind, Some(Kind::Insert(_) | Kind::Upsert(_))));
+        if !inserts {
+            return Ok(Vec::new());
+        }
+        let root = match key {
+            KeySelector::Root(root) => root.clone(),
+            KeySelector::Lookup { .. } => {
+                let located = self.group.locate(key).await?;
+                let root = located.root.ok_or(GroupError::NotFound)?;
+                if !located.here {
+                    return Err(GroupError::NotOwner { slot: root.slot(), owner: located.owner });
+                }
+                root
+            }
+        };
+        root.decode().map_err(|e| GroupError::Internal { reason: e.to_string().into() })
+    }
+
+    pub fn schema(&self) -> Result<Arc<GroupSchema>, Status> {
+        self.group.schema().map_err(|e| self.refused(&e))
+    }
+
+    pub fn refused(&self, error: &GroupError) -> Status {
+        errors::from_group(error, self.group.topology().as_deref())
+    }
+
+    /// The other node to ask, unless this call was forwarded already.
+    fn elsewhere(&self, error: &GroupError, forwarded: bool) -> Option<NodeEntry> {
+        match error {
+            GroupError::NotOwner { owner: Some(owner), .. }
+                if !forwarded && owner.name != self.group.node().name =>
+            {
+                Some(owner.clone())
+            }
+            _ => None,
+        }
+    }
+
+    async fn judge<T>(&self, sent: Result<T, ClientError>, write: bool) -> Forwarded<T> {
+        let error = match sent {
+            Ok(answer) => return Forwarded::Answered(answer),
+            Err(error) => error,
+        };
+        if error.reason() == Some(Reason::NotOwner) {
+            self.learn(&error).await;
+            return Forwarded::Again(error);
+        }
+        match &error {
+            ClientError::Unreachable { .. } => Forwarded::Again(error),
+            ClientError::Interrupted { .. } if !write => Forwarded::Again(error),
+            _ => Forwarded::Failed(errors::from_peer(&error)),
+        }
+    }
+
+    /// The peer may know a newer topology; it is the same record that the operator pushes.
+    async fn learn(&self, error: &ClientError) {
+        let offered = error.refusal().and_then(|r| r.detail.topology.as_ref());
+        let Some(Ok(topology)) = offered.map(topology_from_wire) else { return };
+        let held = self.group.topology().map_or(0, |t| t.epoch.0);
+        if topology.epoch.0 > held
+            && let Err(error) = self.group.apply_topology(topology).await
+        {
+            tracing::warn!(reason = %error, "topology offered by a peer not taken");
+        }
+    }
+
+    /// A read past the store, when the owner could not be reached.
+    async fn around(&self, reason: &ClientError, call: &ReadCall) -> Option<ReadOutcome> {
+        if reason.refusal().is_some() {
+            return None;
+        }
+        self.group.bypass_read(call.clone()).await.ok()
+    }
+
+    async fn hold(&self, deadline: Instant, reason: &ClientError) -> Result<(), Status> {
+        if Instant::now() + HOLD_PAUSE >= deadline {
+            return Err(match reason.refusal() {
+                Some(_) => errors::refuse(
+                    Code::Unavailable,
+                    Reason::SlotMoving,
+                    "the slot is changing hands; try again",
+                ),
+                None => errors::from_peer(reason),
+            });
+        }
+        tokio::time::sleep(HOLD_PAUSE).await;
+        Ok(())
+    }
+
+    fn hold_timeout(&self) -> Duration {
+        Duration::from_millis(self.bypass.hold_timeout_ms)
+    }
+}

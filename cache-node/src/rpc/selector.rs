@@ -1,0 +1,37 @@
+//! The key of a request.
+
+use super::errors;
+use cachetier_client::convert::{ConvertError, key_values_from_wire, lookup_from_wire};
+use cachetier_group::KeySelector;
+use cachetier_model::{GroupSchema, LookupKey};
+use cachetier_proto::v1;
+use cachetier_proto::v1::key::By;
+use tonic::Status;
+
+/// The selector of the group's calls.
+pub fn selector(schema: &GroupSchema, key: Option<v1::Key>) -> Result<KeySelector, Status> {
+    let by = key.and_then(|k| k.by).ok_or_else(|| errors::missing("the key"))?;
+    let convert = |e: ConvertError| errors::from_convert(&e);
+    match by {
+        By::Root(values) => {
+            let values = key_values_from_wire(schema, values).map_err(convert)?;
+            schema.encode_root_key(&values).map(KeySelector::Root).map_err(|e| bad_key(&e))
+        }
+        By::Lookup(wire) => lookup(schema, wire),
+    }
+}
+
+/// The selector of a lookup key.
+pub fn lookup(schema: &GroupSchema, wire: v1::LookupKey) -> Result<KeySelector, Status> {
+    let (lookup, values) = lookup_from_wire(schema, wire).map_err(|e| errors::from_convert(&e))?;
+    let key: LookupKey = schema.encode_lookup_key(lookup, &values).map_err(|e| bad_key(&e))?;
+    Ok(KeySelector::Lookup { lookup, key })
+}
+
+fn bad_key(error: &dyn std::fmt::Display) -> Status {
+    errors::from_convert(&ConvertError::Value {
+        table: "the root table".to_owned(),
+        column: "the key".to_owned(),
+        problem: error.to_string(),
+    })
+}

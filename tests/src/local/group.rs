@@ -1,0 +1,200 @@
+//! A cache group of real processes: PostgreSQL, certificates, nodes, and the operator's part
+//! (pushing topologies) played by the test.
+
+use super::{Certificates, NodeProcess, Postgres, eventually, hlr, ports};
+use anyhow::{Context, Result};
+use cachetier_client::wire::StatusResponse;
+use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
+use cachetier_model::{Epoch, NodeEntry, Topology};
+use std::time::Duration;
+
+/// How a group is made.
+pub struct TestGroupOptions {
+    pub nodes: usize,
+    pub subscribers: i64,
+    /// Lines appended to every node's configuration, in YAML.
+    pub extra: String,
+}
+
+impl Default for TestGroupOptions {
+    fn default() -> Self {
+        Self { nodes: 1, subscribers: 200, extra: String::new() }
+    }
+}
+
+pub struct TestGroup {
+    pub nodes: Vec<NodeProcess>,
+    pub postgres: Postgres,
+    pub database: tokio_postgres::Client,
+    pub certificates: Certificates,
+    pub topology: Option<Topology>,
+    uid: String,
+    directory: tempfile::TempDir,
+}
+
+pub const DATABASE: &str = "telecom";
+/// Start, claim and takeover of a debug build on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+impl TestGroup {
+    /// Everything running, the first topology pushed, every node serving its slots.
+    pub async fn start(options: TestGroupOptions) -> Result<Self> {
+        let mut group = Self::without_topology(options).await?;
+        group.scale(group.nodes.len()).await?;
+        Ok(group)
+    }
+
+    /// The processes run, and wait for a topology.
+    pub async fn without_topology(options: TestGroupOptions) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("cachetier-test-").tempdir()?;
+        let certificates = Certificates::new(&directory.path().join("tls"))?;
+        let postgres = Postgres::start().await?;
+        let database = postgres.create_database(DATABASE).await?;
+        hlr::create(&database, options.subscribers).await?;
+        postgres.write_credentials(&directory.path().join("backend"), DATABASE)?;
+        let uid = uuid::Uuid::new_v4().to_string();
+        let mut group = Self {
+            nodes: Vec::new(),
+            postgres,
+            database,
+            certificates,
+            topology: None,
+            uid,
+            directory,
+        };
+        for n in 0..options.nodes {
+            let node = group.make_node(&format!("hlr-{n}"), &options.extra)?;
+            group.nodes.push(node);
+        }
+        for node in &mut group.nodes {
+            node.start()?;
+        }
+        Ok(group)
+    }
+
+    /// A node's directory and configuration, not started.
+    pub fn make_node(&self, name: &str, extra: &str) -> Result<NodeProcess> {
+        let directory = self.directory.path().join(name);
+        std::fs::create_dir_all(&directory)?;
+        let node = NodeProcess::new(name, &directory, ports::free()?, ports::free()?);
+        let config = format!(
+            "group: {{name: telecom/hlr, uid: {uid}}}\n\
+             backend: {{credentialsDir: {root}/backend, schema: public, maxConnections: 8}}\n\
+             tables: {tables}\n\
+             journal: {{directory: {own}/journal, capacityBytes: 268435456}}\n\
+             listen: {{grpc: '127.0.0.1:{grpc}', admin: '127.0.0.1:{admin}'}}\n\
+             tls: {{directory: {tls}}}\n{extra}\n",
+            uid = self.uid,
+            root = self.directory.path().display(),
+            tables = hlr::CONFIG,
+            own = directory.display(),
+            grpc = node.grpc_port,
+            admin = node.admin_port,
+            tls = self.certificates.role("node")?.display(),
+        );
+        std::fs::write(directory.join("node.yaml"), config)?;
+        Ok(node)
+    }
+
+    pub fn options(&self, role: &str) -> Result<Options> {
+        let tls = Some(TlsIdentity::Directory(self.certificates.role(role)?));
+        Ok(Options { tls, ..Options::default() })
+    }
+
+    /// A client of the role `client`.
+    pub async fn client(&self) -> Result<Client> {
+        let seeds: Vec<Endpoint> = self.nodes.iter().map(NodeProcess::endpoint).collect();
+        Ok(Client::connect(seeds, self.options("client")?).await?)
+    }
+
+    /// A client that asks only this node, as a gateway would.
+    pub async fn client_of(&self, node: usize) -> Result<Client> {
+        let mut options = self.options("client")?;
+        options.routing = cachetier_client::Routing::Seeds;
+        Ok(Client::connect([self.node(node)?.endpoint()], options).await?)
+    }
+
+    pub fn node(&self, node: usize) -> Result<&NodeProcess> {
+        self.nodes.get(node).with_context(|| format!("there is no node {node}"))
+    }
+
+    /// Admin calls with a certificate of this role.
+    pub fn admin_as(&self, role: &str, node: usize) -> Result<AdminClient> {
+        let channels = Channels::new(self.options(role)?);
+        Ok(AdminClient::new(channels.node(&self.node(node)?.endpoint())))
+    }
+
+    pub fn admin(&self, node: usize) -> Result<AdminClient> {
+        self.admin_as("operator", node)
+    }
+
+    /// Pushes a topology in which the first `count` nodes share the slots, and waits until they
+    /// serve them and the others hold none.
+    pub async fn scale(&mut self, count: usize) -> Result<()> {
+        self.push_topology(count).await?;
+        self.settled(count).await
+    }
+
+    pub async fn push_topology(&mut self, count: usize) -> Result<()> {
+        let entry =
+            |n: &NodeProcess| NodeEntry { name: n.name.clone(), address: n.endpoint().address };
+        let members: Vec<NodeEntry> = self.nodes.iter().take(count).map(entry).collect();
+        let topology = match &self.topology {
+            Some(held) => held.rebalanced(members)?,
+            None => Topology::initial(&self.uid, Epoch(1), members)?,
+        };
+        for n in 0..self.nodes.len() {
+            eventually("the node to take the topology", PATIENCE, || async {
+                Ok(Some(self.admin(n)?.apply_topology(&topology).await?))
+            })
+            .await?;
+        }
+        self.topology = Some(topology);
+        Ok(())
+    }
+
+    /// Waits until the first `count` nodes serve all their slots and the others hold none.
+    pub async fn settled(&self, count: usize) -> Result<()> {
+        for n in 0..self.nodes.len() {
+            eventually(&format!("node {n} to hold its slots"), PATIENCE, || async move {
+                let status = self.status(n).await?;
+                let serving = status.slots_serving == status.slots_assigned;
+                let fits = if n < count { status.slots_assigned > 0 } else { true };
+                anyhow::ensure!(
+                    serving && fits && status.slots_leaving == 0,
+                    "{} of {} served, {} leaving, {:?}",
+                    status.slots_serving,
+                    status.slots_assigned,
+                    status.slots_leaving,
+                    status.problems
+                );
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    pub async fn status(&self, node: usize) -> Result<StatusResponse> {
+        Ok(self.admin(node)?.status().await?)
+    }
+
+    /// Waits until nothing waits for the backend on any running node.
+    pub async fn flushed(&self) -> Result<()> {
+        for n in 0..self.nodes.len() {
+            eventually("the queue to be empty", PATIENCE, || async move {
+                let backlog = self.status(n).await?.backlog.unwrap_or_default();
+                anyhow::ensure!(backlog.transactions == 0, "{} wait", backlog.transactions);
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// A subscriber's `vlr_location` in the backend.
+    pub async fn vlr_in_backend(&self, id: i64) -> Result<i64> {
+        let sql = "SELECT vlr_location FROM subscriber WHERE s_id = $1";
+        Ok(self.database.query_one(sql, &[&id]).await?.get(0))
+    }
+}

@@ -1,0 +1,129 @@
+//! One cache-node process.
+
+use super::http;
+use anyhow::{Context, Result, ensure};
+use cachetier_client::Endpoint;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::OnceLock;
+
+/// A node's fixed parts: they outlive its process.
+pub struct NodeProcess {
+    pub name: String,
+    pub grpc_port: u16,
+    pub admin_port: u16,
+    pub directory: PathBuf,
+    child: Option<Child>,
+}
+
+impl NodeProcess {
+    pub fn new(name: &str, directory: &Path, grpc_port: u16, admin_port: u16) -> Self {
+        let directory = directory.to_owned();
+        Self { name: name.to_owned(), grpc_port, admin_port, directory, child: None }
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::new(format!("127.0.0.1:{}", self.grpc_port))
+    }
+
+    /// Starts the process on `node.yaml` in its directory. Its log is `log` beside it.
+    pub fn start(&mut self) -> Result<()> {
+        ensure!(self.child.is_none(), "node {} runs already", self.name);
+        let log = File::options().create(true).append(true).open(self.directory.join("log"))?;
+        let child = Command::new(binary()?)
+            .arg("--config")
+            .arg(self.directory.join("node.yaml"))
+            .args(["--node-name", &self.name, "--drain-seconds", "10"])
+            .args(["--advertise", &format!("127.0.0.1:{}", self.grpc_port)])
+            .args(["--log-filter", "info,cachetier_group=debug,cachetier_write_through=debug"])
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting cache-node")?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    /// Kill -9.
+    pub fn kill(&mut self) -> Result<()> {
+        let mut child = self.child.take().context("the node does not run")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM, then its exit status.
+    pub async fn terminate(&mut self) -> Result<ExitStatus> {
+        let mut child = self.child.take().context("the node does not run")?;
+        signal(&child, Signal::TERM)?;
+        tokio::task::spawn_blocking(move || child.wait()).await?.map_err(Into::into)
+    }
+
+    /// Stops the process without ending it, as a node that hangs; [`NodeProcess::thaw`] undoes it.
+    pub fn freeze(&self) -> Result<()> {
+        signal(self.child.as_ref().context("the node does not run")?, Signal::STOP)
+    }
+
+    pub fn thaw(&self) -> Result<()> {
+        signal(self.child.as_ref().context("the node does not run")?, Signal::CONT)
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// Status code and body of a path of the admin endpoint.
+    pub async fn http(&self, path: &str) -> Result<(u16, String)> {
+        http::get(self.admin_port, path).await
+    }
+
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for NodeProcess {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            // It may have ended by itself.
+            let _ = self.kill();
+        }
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("--- last lines of node {}", self.name);
+            for line in lines.iter().skip(lines.len().saturating_sub(40)) {
+                eprintln!("{line}");
+            }
+        }
+    }
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(child.id().try_into()?).context("the process has no id")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+/// The binary under test: of `CACHETIER_BIN_DIR`, or built now beside this test.
+pub fn binary() -> Result<&'static Path> {
+    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = BINARY.get_or_init(|| find().map_err(|e| format!("{e:#}")));
+    found.as_deref().map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+fn find() -> Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("CACHETIER_BIN_DIR") {
+        return Ok(PathBuf::from(directory).join("cache-node"));
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "cache-node", "--bin", "cache-node"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .status()?;
+    ensure!(status.success(), "building cache-node failed");
+    let test = std::env::current_exe()?;
+    let target = test.parent().and_then(Path::parent).context("no target directory")?;
+    Ok(target.join("cache-node"))
+}
