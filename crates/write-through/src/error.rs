@@ -136,11 +136,11 @@ pub struct BackendError {
     pub reason: Reason,
     /// One sentence, without subscriber data: what is wrong and, where known, what to do.
     pub message: String,
-    pub sqlstate: Option<String>,
-    pub table: Option<String>,
-    pub constraint: Option<String>,
+    pub sqlstate: Option<Box<str>>,
+    pub table: Option<Box<str>>,
+    pub constraint: Option<Box<str>>,
     /// The backend's own words. May contain subscriber data: never log it.
-    pub detail: Option<String>,
+    pub detail: Option<Box<str>>,
 }
 
 impl BackendError {

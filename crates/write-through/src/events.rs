@@ -83,11 +83,11 @@ impl From<&BackendError> for RejectCause {
     fn from(error: &BackendError) -> Self {
         Self {
             reason: error.reason,
-            sqlstate: error.sqlstate.clone().unwrap_or_default(),
-            table: error.table.clone().unwrap_or_default(),
-            constraint: error.constraint.clone().unwrap_or_default(),
+            sqlstate: error.sqlstate.clone().unwrap_or_default().into(),
+            table: error.table.clone().unwrap_or_default().into(),
+            constraint: error.constraint.clone().unwrap_or_default().into(),
             message: error.message.clone(),
-            detail: error.detail.clone().unwrap_or_default(),
+            detail: error.detail.clone().unwrap_or_default().into(),
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn request<'a>(
     let waves = plan(schema, changes).map_err(|error| {
         let mut refused =
             BackendError::new("plan", Reason::ValueRefused, "the changes cannot be planned");
-        refused.detail = Some(error.to_string());
+        refused.detail = Some(error.to_string().into());
         refused
     })?;
     let rejects = sorted.following.iter().map(|p| set_aside(p, None)).collect();

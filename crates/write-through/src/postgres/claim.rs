@@ -266,7 +266,7 @@ async fn claim_tables(
         let (uid, name): (String, String) = (get(ACT, row, 0)?, get(ACT, row, 1)?);
         if uid != request.group.uid {
             return Err(BackendError {
-                table: Some(table.clone()),
+                table: Some(table.as_str().into()),
                 ..BackendError::new(
                     ACT,
                     Reason::TablesClaimed,

@@ -42,12 +42,12 @@ fn from_server(act: &'static str, db: &DbError) -> BackendError {
         format!("{} (SQLSTATE {code})", db.message())
     };
     BackendError {
-        sqlstate: Some(code.to_owned()),
-        table: db.table().map(str::to_owned),
-        constraint: db.constraint().map(str::to_owned),
+        sqlstate: Some(code.into()),
+        table: db.table().map(Into::into),
+        constraint: db.constraint().map(Into::into),
         detail: Some(match db.detail() {
-            Some(detail) => format!("{}: {detail}", db.message()),
-            None => db.message().to_owned(),
+            Some(detail) => format!("{}: {detail}", db.message()).into(),
+            None => db.message().into(),
         }),
         ..BackendError::new(act, reason, message)
     }

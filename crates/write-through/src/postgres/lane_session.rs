@@ -182,7 +182,7 @@ pub(super) async fn execute(
         arrays.iter().map(|a| a as &(dyn ToSql + Sync)).zip(text.types(table)).collect();
     client.execute_typed(&text.text, &params).await.map_err(|error| {
         let mut error = fault::from_driver(ACT, &error);
-        error.table.get_or_insert_with(|| table.name.clone());
+        error.table.get_or_insert_with(|| table.name.as_str().into());
         error
     })
 }
@@ -192,7 +192,7 @@ pub(super) fn miscounted(
     statement: &Statement<'_>,
     affected: u64,
 ) -> BackendError {
-    let table = compiled.schema.table(statement.table).map(|t| t.name.clone());
+    let table = compiled.schema.table(statement.table).map(|t| t.name.as_str().into());
     BackendError {
         table,
         ..BackendError::new(

@@ -156,7 +156,7 @@ pub(super) fn undecodable(act: &'static str, what: &str) -> BackendError {
 
 fn drift(act: &'static str, table: &str) -> BackendError {
     BackendError {
-        table: Some(table.to_owned()),
+        table: Some(table.into()),
         ..BackendError::new(act, Reason::SchemaDrift, "a row has no valid root key")
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn build(
 }
 
 fn refuse(reason: Reason, table: &str, message: String) -> BackendError {
-    BackendError { table: Some(table.to_owned()), ..BackendError::new(ACT, reason, message) }
+    BackendError { table: Some(table.into()), ..BackendError::new(ACT, reason, message) }
 }
 
 fn refused(table: &str, message: String) -> BackendError {

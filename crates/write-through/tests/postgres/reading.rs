@@ -1,16 +1,14 @@
 //! Read-through, snapshot scans, the load ledger, and every type at its edges.
 
-mod support;
-
+use crate::support::hlr::{self, FORWARDING};
+use crate::support::server;
+use crate::support::{backend, rows_of, table, writer};
 use cachetier_model::{Instance, RootKey, RowChange, Value};
 use cachetier_write_through::{
     Backend, KeyRange, LoadSpec, Reason, ScanRequest, WriteThroughOptions,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use support::hlr::{self, FORWARDING};
-use support::server;
-use support::{backend, rows_of, table, writer};
 
 async fn scan_all(backend: &dyn Backend, request: ScanRequest) -> Vec<(RootKey, Instance)> {
     let mut scan = backend.open_scan(request).await.unwrap();
@@ -273,7 +271,7 @@ async fn d29_a_column_dropped_under_the_cache_stops_the_lanes_and_is_named() {
         matches!(h, cachetier_write_through::BackendHealth::Down { reason, message, .. }
             if *reason == Reason::ColumnMissing && message.contains("vlr_location"))
     });
-    tokio::time::timeout(support::PATIENCE, named).await.unwrap().unwrap();
+    tokio::time::timeout(crate::support::PATIENCE, named).await.unwrap().unwrap();
     let error = backend.read_instances(&[hlr::key(1)]).await.unwrap_err();
     assert_eq!(error.reason, Reason::ColumnMissing);
     assert!(backend.list_rejects("d", 10).await.unwrap().is_empty(), "nobody's row is at fault");

@@ -1,13 +1,11 @@
 //! What the catalogs say, and what is refused by name.
 
-mod support;
-
+use crate::support::server::{self, Database};
+use crate::support::{backend_options, hlr, table};
 use cachetier_model::ColumnType;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::schema::ReferentialAction;
 use cachetier_write_through::{Backend, BackendError, PostgresBackend, Reason};
-use support::server::{self, Database};
-use support::{backend_options, hlr, table};
 
 async fn discover(
     db: &Database,
@@ -165,13 +163,13 @@ async fn the_least_privileges_are_enough_and_a_missing_bookkeeping_says_how_to_m
     db.run(cachetier_write_through::postgres::ddl()).await;
     let names = ["subscriber", "special_facility", "call_forwarding"];
     db.run(&cachetier_write_through::postgres::grants("least", "public", &names)).await;
-    let (backend, schema) = support::backend(&db, &hlr::tables()).await;
+    let (backend, schema) = crate::support::backend(&db, &hlr::tables()).await;
     let options = cachetier_write_through::WriteThroughOptions {
         lanes: 2,
         backend_commit: cachetier_model::node_config::BackendCommit::Async,
         ..cachetier_write_through::WriteThroughOptions::new("least", "n")
     };
-    let mut w = support::writer(backend, schema, options).await;
+    let mut w = crate::support::writer(backend, schema, options).await;
     w.ignore_events();
     let row = hlr::subscriber(1, &hlr::number_of(1), 0);
     w.commit(&hlr::key(1), vec![hlr::insert(hlr::SUBSCRIBER, row)]);

@@ -1,16 +1,14 @@
 //! The backend crashes, goes back, comes back; the node restarts; lanes change.
 
-mod support;
-
+use crate::support::hlr;
+use crate::support::server::{self, Server};
+use crate::support::{PATIENCE, Writer, backend, claim_request, writer};
 use cachetier_model::node_config::BackendCommit;
 use cachetier_write_through::{
     Backend, BackendHealth, FlushEvent, Pending, Reason, WriteThroughOptions,
 };
 use std::sync::Arc;
 use std::time::Duration;
-use support::hlr;
-use support::server::{self, Server};
-use support::{PATIENCE, Writer, backend, claim_request, writer};
 
 fn options(uid: &str, lanes: u16) -> WriteThroughOptions {
     WriteThroughOptions {
@@ -171,7 +169,7 @@ async fn r10_lanes_change_at_a_barrier_and_no_write_is_lost() {
     request.lanes = 3;
     let claim = backend.claim(request).await.unwrap();
     assert_eq!(claim.lane_count(), 2, "the lane map in force");
-    let mut w = support::start(backend, schema, options("g", 3), claim, 40);
+    let mut w = crate::support::start(backend, schema, options("g", 3), claim, 40);
     w.ignore_events();
     locate_all(&mut w, 40, 2);
     w.all_flushed().await;

@@ -1,14 +1,12 @@
 //! Lanes against a real server: order, exactly once, fence, rejects.
 
-mod support;
-
+use crate::support::hlr::{self, FACILITY, FORWARDING, SUBSCRIBER};
+use crate::support::server;
+use crate::support::{PATIENCE, backend, writer};
 use cachetier_write_through::{
     Backend, BackendHealth, FlushEvent, Reason, TakeoverRequest, WriteThroughOptions,
 };
 use std::sync::Arc;
-use support::hlr::{self, FACILITY, FORWARDING, SUBSCRIBER};
-use support::server;
-use support::{PATIENCE, backend, writer};
 
 fn options(uid: &str) -> WriteThroughOptions {
     WriteThroughOptions {
@@ -206,11 +204,12 @@ async fn d15_a_second_claim_fences_the_first_for_good() {
     old.commit(&hlr::key(1), vec![hlr::locate(1, &hlr::number_of(1), 1)]);
     old.all_flushed().await;
     // the journal was copied while it held the first claim
-    let mut request = support::claim_request("g6", "hlr-0", &["subscriber"]);
+    let mut request = crate::support::claim_request("g6", "hlr-0", &["subscriber"]);
     request.held_token = Some(old.token);
     request.attempt = "second".to_owned();
     let claim = backend.claim(request.clone()).await.unwrap();
-    let mut new = support::start(Arc::clone(&backend) as _, schema, options("g6"), claim, 100);
+    let mut new =
+        crate::support::start(Arc::clone(&backend) as _, schema, options("g6"), claim, 100);
     new.commit(&hlr::key(1), vec![hlr::locate(1, &hlr::number_of(1), 2)]);
     new.all_flushed().await;
     for _ in 0..2 {
@@ -234,7 +233,7 @@ async fn r9_a_taker_learns_the_position_and_the_loser_drops_only_what_it_lost() 
     w.commit(&hlr::key(1), vec![hlr::locate(1, &hlr::number_of(1), 1)]);
     w.all_flushed().await;
     let other =
-        backend.claim(support::claim_request("g7", "hlr-1", &["subscriber"])).await.unwrap();
+        backend.claim(crate::support::claim_request("g7", "hlr-1", &["subscriber"])).await.unwrap();
     let lost: cachetier_model::SlotSet = (31..=60).map(|id| hlr::key(id).slot()).collect();
     let mut request = TakeoverRequest {
         group_uid: "g7".to_owned(),
@@ -309,13 +308,13 @@ async fn r14_a_second_group_is_refused_by_name() {
     let db = server::shared().database().await;
     hlr::create(&db).await;
     let (backend, _) = backend(&db, &hlr::tables()).await;
-    backend.claim(support::claim_request("one", "n", &["subscriber"])).await.unwrap();
-    let refused = backend.claim(support::claim_request("two", "n", &["subscriber"])).await;
+    backend.claim(crate::support::claim_request("one", "n", &["subscriber"])).await.unwrap();
+    let refused = backend.claim(crate::support::claim_request("two", "n", &["subscriber"])).await;
     let error = refused.unwrap_err();
     assert_eq!(error.reason, Reason::TablesClaimed);
     assert!(error.message.contains("telecom/one"), "{error}");
     backend.forget_group("one").await.unwrap();
-    backend.claim(support::claim_request("two", "n", &["subscriber"])).await.unwrap();
+    backend.claim(crate::support::claim_request("two", "n", &["subscriber"])).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

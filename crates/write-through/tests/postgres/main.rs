@@ -1,0 +1,15 @@
+//! The write-through against a real PostgreSQL.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "tests may fail loudly"
+)]
+
+mod discovery;
+mod faults;
+mod flush;
+mod reading;
+mod support;
