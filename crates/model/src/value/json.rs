@@ -161,15 +161,24 @@ impl Parser<'_> {
     fn unicode(&mut self) -> Option<char> {
         let first = self.hex()?;
         let code = if (0xd800..0xdc00).contains(&first) {
-            if !self.eat("\\u") {
-                return None;
-            }
-            let second = self.hex().filter(|s| (0xdc00..0xe000).contains(s))?;
+            let low = |s: &u32| (0xdc00..0xe000).contains(s);
+            let second = if self.eat("\\u") { self.hex().filter(low) } else { None };
+            let Some(second) = second else {
+                return self.lone_surrogate();
+            };
             0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00)
         } else {
             first
         };
-        char::from_u32(code).filter(|c| !(self.binary && *c == '\0'))
+        match char::from_u32(code) {
+            Some(c) => Some(c).filter(|c| !(self.binary && *c == '\0')),
+            None => self.lone_surrogate(),
+        }
+    }
+
+    /// `json` keeps its text and looks at escapes only lexically; `jsonb` must decode them.
+    fn lone_surrogate(&self) -> Option<char> {
+        (!self.binary).then_some(char::REPLACEMENT_CHARACTER)
     }
 
     fn number(&mut self) -> Option<Json> {

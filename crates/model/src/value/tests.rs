@@ -38,6 +38,9 @@ fn d30_values_at_the_edges_round_trip_exactly() {
         (&ColumnType::Float8, "-infinity", "-Infinity"),
         (&ColumnType::Float4, "1000000", "1e+06"),
         (&ColumnType::Float4, "0.3", "0.3"),
+        (&ColumnType::Float4, "390008.125", "390008.12"),
+        (&ColumnType::Float4, "84145696", "8.4145696e+07"),
+        (&ColumnType::Float8, "3.671033358157578e16", "3.6710333581575776e+16"),
         (&ColumnType::Date, "0001-01-01", "0001-01-01"),
         (&ColumnType::Date, "4713-11-24 BC", "4713-11-24 BC"),
         (&ColumnType::Date, "5874897-12-31", "5874897-12-31"),
@@ -61,6 +64,7 @@ fn d30_values_at_the_edges_round_trip_exactly() {
             "{\"a\": [1.0, null], \"bb\": \"é\\n\"}",
         ),
         (&ColumnType::Json, "{ \"a\":1,\"a\":2 }", "{ \"a\":1,\"a\":2 }"),
+        (&ColumnType::Json, "\"\\ud800x\"", "\"\\ud800x\""),
         (&ColumnType::Bool, "true", "t"),
     ] {
         prints(column_type, given, printed);
@@ -93,6 +97,7 @@ fn values_that_the_backend_would_refuse_are_refused() {
         (ColumnType::Json, "{\"a\":01}"),
         (ColumnType::Json, "[1,]"),
         (ColumnType::Jsonb, "\"\\u0000\""),
+        (ColumnType::Jsonb, "\"\\ud800\""),
         (ColumnType::Float8, "infinite"),
         (ColumnType::Enum { name: "mood".into(), labels: vec!["ok".into()] }, "sad"),
     ] {
