@@ -155,7 +155,7 @@ fn close(journal: &mut Driven) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn at_sync_no_history_loses_an_acknowledged_frame(
