@@ -20,6 +20,7 @@ mod rejects;
 mod scan;
 mod sql;
 mod tls;
+mod triggers;
 
 pub use bookkeeping::{ddl, grants};
 
@@ -205,7 +206,8 @@ impl Backend for PostgresBackend {
             let schema = self.compiled()?;
             let client = connect::open(&self.options).await?;
             let options = Arc::clone(&self.options);
-            let lane = lane_session::PostgresLane { client, writer, options, schema };
+            let triggered = std::collections::HashSet::new();
+            let lane = lane_session::PostgresLane { client, writer, options, schema, triggered };
             Ok(Box::new(lane) as Box<dyn LaneSession>)
         })
     }

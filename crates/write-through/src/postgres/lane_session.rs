@@ -5,15 +5,16 @@
 
 use super::binary::ArrayParam;
 use super::claim::{get, signed, unsigned};
-use super::{Compiled, PostgresOptions, connect, fault, sql};
+use super::{Compiled, PostgresOptions, connect, fault, sql, triggers};
 use crate::backend::BackendFuture;
 use crate::backend::flush::{
     Fence, FlushOutcome, FlushRequest, LaneSession, NewReject, WalState, WriterId, WriterRow,
 };
 use crate::error::{BackendError, Disposition, Reason};
 use crate::plan::Statement;
-use cachetier_model::{SlotSet, codec};
+use cachetier_model::{ChangeKind, SlotSet, TableId, codec};
 use futures::future::join_all;
+use std::collections::HashSet;
 use std::sync::Arc;
 use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
@@ -25,20 +26,30 @@ pub(super) struct PostgresLane {
     pub writer: WriterId,
     pub options: Arc<PostgresOptions>,
     pub schema: Arc<Compiled>,
+    /// Tables whose triggers may store something else than is sent; looked for whenever the
+    /// writer row is read.
+    pub triggered: HashSet<TableId>,
 }
 
 impl LaneSession for PostgresLane {
     fn flush<'a>(&'a mut self, request: &'a FlushRequest<'a>) -> BackendFuture<'a, FlushOutcome> {
         Box::pin(async move {
-            let exchange = flush(&self.client, &self.options, &self.schema, request);
+            let exchange =
+                flush(&self.client, &self.options, &self.schema, &self.triggered, request);
             connect::within(&self.options, ACT, exchange).await
         })
     }
 
     fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
         Box::pin(async move {
-            let exchange = read_writer(&self.client, &self.writer);
-            connect::within(&self.options, "read position", exchange).await
+            let exchange = async {
+                let row = read_writer(&self.client, &self.writer).await?;
+                Ok((row, triggers::tables(&self.client, &self.schema).await?))
+            };
+            let (row, triggered) =
+                connect::within(&self.options, "read position", exchange).await?;
+            self.triggered = triggered;
+            Ok(row)
         })
     }
 
@@ -54,9 +65,10 @@ async fn flush(
     client: &Client,
     options: &PostgresOptions,
     compiled: &Compiled,
+    triggered: &HashSet<TableId>,
     request: &FlushRequest<'_>,
 ) -> Result<FlushOutcome, BackendError> {
-    match run(client, options, compiled, request).await {
+    match run(client, options, compiled, triggered, request).await {
         Ok(true) => {}
         Ok(false) => {
             rollback(client).await?;
@@ -84,6 +96,7 @@ async fn run(
     client: &Client,
     options: &PostgresOptions,
     compiled: &Compiled,
+    triggered: &HashSet<TableId>,
     request: &FlushRequest<'_>,
 ) -> Result<bool, BackendError> {
     let commit = if request.synced_commit { "on" } else { "off" };
@@ -93,7 +106,10 @@ async fn run(
     let statements: Vec<&Statement<'_>> =
         request.waves.iter().flat_map(|w| &w.statements).collect();
     let work = async {
-        let rows = join_all(statements.iter().map(|s| execute(client, compiled, s)));
+        let rows = join_all(statements.iter().map(|s| {
+            let verified = triggered.contains(&s.table);
+            execute(client, compiled, s, verified)
+        }));
         let rejects = join_all(request.rejects.iter().map(|r| set_aside(client, request, r)));
         futures::join!(rows, rejects)
     };
@@ -157,34 +173,39 @@ async fn compare_and_set(client: &Client, request: &FlushRequest<'_>) -> Result<
         .map_err(|error| fault::from_driver(ACT, &error))
 }
 
-/// One set-based statement; also used to replay rejects.
+/// One set-based statement; answers the rows affected. With `verified`, what was stored is
+/// compared with what was sent.
 pub(super) async fn execute(
     client: &Client,
     compiled: &Compiled,
     statement: &Statement<'_>,
+    verified: bool,
 ) -> Result<u64, BackendError> {
     let schema = &compiled.schema;
-    let table = schema.table(statement.table).ok_or_else(|| {
-        BackendError::new(ACT, Reason::Internal, "a change names a table that is not in the schema")
-    })?;
+    let unknown = || BackendError::new(ACT, Reason::Internal, "a change does not fit the schema");
+    let table = schema.table(statement.table).ok_or_else(unknown)?;
     let text = sql::compile(schema, table, statement);
     let mut arrays = Vec::with_capacity(text.columns.len());
     for column in &text.columns {
-        let column_type = &table
-            .column(*column)
-            .ok_or_else(|| {
-                BackendError::new(ACT, Reason::Internal, "a change names an unknown column")
-            })?
-            .column_type;
+        let column_type = &table.column(*column).ok_or_else(unknown)?.column_type;
         arrays.push(ArrayParam { column_type, rows: &statement.rows, column: *column });
     }
     let params: Vec<(&(dyn ToSql + Sync), Type)> =
         arrays.iter().map(|a| a as &(dyn ToSql + Sync)).zip(text.types(table)).collect();
-    client.execute_typed(&text.text, &params).await.map_err(|error| {
-        let mut error = fault::from_driver(ACT, &error);
+    let named = |error: &tokio_postgres::Error| {
+        let mut error = fault::from_driver(ACT, error);
         error.table.get_or_insert_with(|| table.name.as_str().into());
         error
-    })
+    };
+    if !verified || statement.kind == ChangeKind::Delete {
+        return client.execute_typed(&text.text, &params).await.map_err(|error| named(&error));
+    }
+    let columns = triggers::written(table, statement);
+    let alias =
+        if statement.kind == ChangeKind::Insert { sql::ident(&table.name) } else { "t".to_owned() };
+    let text = format!("{}{}", text.text, triggers::returning(table, &columns, &alias));
+    let stored = client.query_typed(&text, &params).await.map_err(|error| named(&error))?;
+    triggers::check_stored(table, &columns, statement, &stored)
 }
 
 pub(super) fn miscounted(

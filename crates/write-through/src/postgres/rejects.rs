@@ -103,7 +103,7 @@ pub(super) async fn replay(
             BackendError::new("replay a reject", Reason::ValueRefused, message)
         })?;
         for statement in waves.iter().flat_map(|w| &w.statements) {
-            let affected = execute(client, compiled, statement).await?;
+            let affected = execute(client, compiled, statement, true).await?;
             if affected != statement.rows.len() as u64 {
                 return Err(miscounted(compiled, statement, affected));
             }
