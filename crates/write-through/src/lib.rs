@@ -14,7 +14,7 @@
 //! Only `postgres.rs` and the files below `postgres/` name the SQL driver.
 
 pub mod backend;
-#[cfg(feature = "double")]
+#[cfg(any(test, feature = "double"))]
 pub mod double;
 pub mod error;
 pub mod events;

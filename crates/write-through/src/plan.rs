@@ -27,3 +27,6 @@ pub struct Statement<'a> {
     pub set: Vec<ColumnId>,
     pub rows: Vec<&'a Row>,
 }
+
+#[cfg(test)]
+mod tests;

@@ -352,3 +352,6 @@ impl Inner {
         self.lanes = lanes.iter().map(|lane| LaneQueue::at(lane.position)).collect();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tokio_postgres::{Client, NoTls};
 
 const BIN: &str = "/usr/lib/postgresql/15/bin";
+const PREFIX: &str = "cachetier-wt-";
 const PASSWORD: &str = "correct horse";
 
 /// One running server.
@@ -22,6 +23,18 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 
 pub fn shared() -> &'static Server {
     SHARED.get_or_init(|| Server::start(&[]))
+}
+
+/// Directories of test processes that are gone: a server outlives nothing that could remove it.
+fn remove_leftovers() {
+    let Ok(all) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in all.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let owner = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
 }
 
 fn signal(pid: &str, signal: &str) {
@@ -47,7 +60,9 @@ fn as_postgres(program: &str) -> Command {
 
 impl Server {
     pub fn start(settings: &[&str]) -> Server {
-        let dir = tempfile::Builder::new().prefix("cachetier-wt-").tempdir().unwrap().keep();
+        remove_leftovers();
+        let prefix = format!("{PREFIX}{}-", std::process::id());
+        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
         let given = Command::new("chown").arg("postgres").arg(&dir).status();
         assert!(given.is_ok());
         let data = dir.join("data");
