@@ -11,5 +11,6 @@
 mod discovery;
 mod faults;
 mod flush;
+mod rate;
 mod reading;
 mod support;
