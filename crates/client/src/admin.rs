@@ -76,8 +76,17 @@ impl AdminClient {
 
     /// Stops writes (or takes them again) and reports what is left to flush.
     pub async fn drain(&self, stop_writes: bool) -> Result<v1::DrainResponse, ClientError> {
-        let request = self.timed(v1::DrainRequest { stop_writes });
+        let request = v1::DrainRequest { stop_writes, ..v1::DrainRequest::default() };
+        let request = self.timed(request);
         bounded(&self.node, self.timeout, self.node.admin().drain(request)).await
+    }
+
+    /// The group is being deleted: its bookkeeping leaves the backend. Refused while something
+    /// waits to be flushed, unless `discard` gives it up.
+    pub async fn end_group(&self, discard: bool) -> Result<(), ClientError> {
+        let request = v1::DrainRequest { stop_writes: true, end_group: true, discard };
+        let request = self.timed(request);
+        bounded(&self.node, self.timeout, self.node.admin().drain(request)).await.map(|_| ())
     }
 
     /// Registers a load; take the ticket before the snapshot is opened.

@@ -6,13 +6,14 @@ use crate::core::Core;
 use crate::error::{GroupError, RefusalReason};
 
 impl Core {
-    /// Frees the tables for another group, then serves nothing more.
-    pub(crate) async fn forget_group(&self) -> Result<(), GroupError> {
+    /// Frees the tables for another group, then serves nothing more. With `discard`, what waits
+    /// for the backend is given up.
+    pub(crate) async fn forget_group(&self, discard: bool) -> Result<(), GroupError> {
         let refuse = |why: &str| Err(GroupError::refused(RefusalReason::Schema, why));
         if !self.writes_stopped() {
             return refuse("stop writes and drain first, then forget the group");
         }
-        if !self.lanes.backlog().is_empty() {
+        if !discard && !self.lanes.backlog().is_empty() {
             return refuse("writes still wait for the backend; forget the group when none do");
         }
         let uid = &self.shared.config.group.uid;

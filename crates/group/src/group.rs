@@ -256,10 +256,10 @@ impl Group {
     }
 
     /// Removes this incarnation's bookkeeping from the backend, so that the tables are free for
-    /// another group. For the end of a group: only a drained node with stopped writes does it, and
-    /// serves nothing afterwards.
-    pub async fn forget_group(&self) -> Result<(), GroupError> {
-        self.core()?.forget_group().await
+    /// another group. For the end of a group: only a node with stopped writes does it, drained
+    /// unless `discard` gives up what waits; it serves nothing afterwards.
+    pub async fn forget_group(&self, discard: bool) -> Result<(), GroupError> {
+        self.core()?.forget_group(discard).await
     }
 
     pub async fn status(&self) -> Status {
