@@ -6,6 +6,7 @@
 pub mod claim;
 pub mod flush;
 pub mod load;
+pub(crate) mod ownership;
 pub mod reject;
 
 use crate::error::BackendError;

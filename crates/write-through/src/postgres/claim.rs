@@ -9,28 +9,14 @@ use super::sql::qualified;
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
 };
+use crate::backend::ownership::{
+    self, Writer, admit, fenced, fresh_lanes, plan_takeover, tables_claimed,
+};
 use crate::error::{BackendError, Reason};
-use crate::queue::lane_of;
 use bytes::Bytes;
 use cachetier_model::{RootKey, SlotId, SlotSet};
-use std::collections::BTreeMap;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
-
-/// One row of `cachetier.writer`.
-#[derive(Clone, Debug)]
-struct Writer {
-    node: String,
-    lanes: u16,
-    lane: u16,
-    journal: String,
-    attempt: String,
-    token: u64,
-    version: u64,
-    epoch: u64,
-    slots: SlotSet,
-    position: u64,
-}
 
 type Params<'a> = [(&'a (dyn ToSql + Sync), Type)];
 
@@ -82,17 +68,27 @@ pub(super) fn signed(value: u64) -> i64 {
 const WRITER_COLUMNS: &str =
     "node, lanes, lane, journal, attempt, token, version, epoch, slots, position";
 
-/// Takes the group's lock and reads all its writer rows.
+/// Takes the group's lock, waits for the flush transactions of these nodes and keeps further ones
+/// out, and reads all writer rows of the group.
 async fn locked_writers(
     client: &Client,
     act: &'static str,
     group_uid: &str,
+    nodes: &[&str],
 ) -> Result<Vec<Writer>, BackendError> {
     query(
         client,
         act,
         "SELECT pg_advisory_xact_lock(hashtext('cachetier'), hashtext($1))::text",
         &[(&group_uid, Type::TEXT)],
+    )
+    .await?;
+    query(
+        client,
+        act,
+        "SELECT node FROM cachetier.writer WHERE group_uid = $1 AND node = ANY($2) \
+         ORDER BY node, lanes, lane FOR UPDATE",
+        &[(&group_uid, Type::TEXT), (&nodes, Type::TEXT_ARRAY)],
     )
     .await?;
     writers(client, act, group_uid).await
@@ -134,14 +130,14 @@ pub(super) async fn claim(
 ) -> Result<Claim, BackendError> {
     const ACT: &str = "claim the group";
     let group_uid = request.group.uid.as_str();
-    let all = locked_writers(client, ACT, group_uid).await?;
+    let all = locked_writers(client, ACT, group_uid, &[request.node.as_str()]).await?;
     claim_tables(client, schema, request).await?;
     let mine: Vec<&Writer> = all.iter().filter(|w| w.node == request.node).collect();
     let found = admit(request, &mine)?;
     let token = found + 1;
     let lanes = match mine.first() {
         None => {
-            let lanes = fresh_lanes(request.lanes.max(1), 0, &SlotSet::empty());
+            let lanes = fresh_lanes(request.lanes, 1, 0, &SlotSet::empty());
             insert_lanes(client, ACT, request, token, request.epoch, &lanes).await?;
             lanes
         }
@@ -184,60 +180,6 @@ pub(super) async fn claim(
     Ok(Claim { token, epoch, lanes, quarantined })
 }
 
-/// Decides whether this journal may claim (R8); answers the token found.
-fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, BackendError> {
-    const ACT: &str = "claim the group";
-    let found = mine.iter().map(|w| w.token).max().unwrap_or(0);
-    let Some(first) = mine.first() else {
-        return match request.held_token {
-            None => Ok(0),
-            Some(held) => Err(BackendError::new(
-                ACT,
-                Reason::PositionMissing,
-                format!(
-                    "the journal holds claim {held} but the bookkeeping has no writer row of node \
-                     {}; is this the right database, or a backup from before the claim?",
-                    request.node
-                ),
-            )),
-        };
-    };
-    let empty = mine.iter().all(|w| w.slots.is_empty());
-    if first.journal != request.journal {
-        if request.accept_lost_journal || (empty && request.held_token.is_none()) {
-            return Ok(found);
-        }
-        return Err(BackendError::new(
-            ACT,
-            Reason::ForeignJournal,
-            format!(
-                "node {} writes from journal {}, this volume holds journal {}; bring the old \
-                 volume back, or accept explicitly that its unflushed writes are lost",
-                request.node, first.journal, request.journal
-            ),
-        ));
-    }
-    let same_attempt = first.attempt == request.attempt;
-    if request.held_token == Some(found) || same_attempt {
-        return Ok(found);
-    }
-    let held = request.held_token.unwrap_or(0);
-    let reason = if held < found { Reason::StaleJournal } else { Reason::PositionMissing };
-    let message = if held < found {
-        format!(
-            "this volume holds claim {held} of journal {}, but claim {found} was made since: it is \
-             an old copy and must not be started",
-            request.journal
-        )
-    } else {
-        format!(
-            "the journal holds claim {held} but the bookkeeping only knows {found}: the backend \
-             was restored from an older state"
-        )
-    };
-    Err(BackendError::new(ACT, reason, message))
-}
-
 /// R14: a table belongs to one group.
 async fn claim_tables(
     client: &Client,
@@ -265,32 +207,10 @@ async fn claim_tables(
         let Some(row) = rows.first() else { continue };
         let (uid, name): (String, String) = (get(ACT, row, 0)?, get(ACT, row, 1)?);
         if uid != request.group.uid {
-            return Err(BackendError {
-                table: Some(table.as_str().into()),
-                ..BackendError::new(
-                    ACT,
-                    Reason::TablesClaimed,
-                    format!(
-                        "table {} is cached by group {name} (incarnation {uid}); a table has one \
-                         group: delete that group, or remove its bookkeeping if it is gone",
-                        qualified(schema, table)
-                    ),
-                )
-            });
+            return Err(tables_claimed(&qualified(schema, table), &name, &uid));
         }
     }
     Ok(())
-}
-
-fn fresh_lanes(lanes: u16, position: u64, slots: &SlotSet) -> Vec<LaneClaim> {
-    (0..lanes)
-        .map(|lane| LaneClaim {
-            lane,
-            version: 1,
-            position,
-            slots: slots.iter().filter(|s| lane_of(*s, lanes) == lane).collect(),
-        })
-        .collect()
 }
 
 async fn insert_lanes(
@@ -335,79 +255,17 @@ pub(super) async fn take_slots(
     request: &TakeoverRequest,
 ) -> Result<Takeover, BackendError> {
     const ACT: &str = "take slots over";
-    let all = locked_writers(client, ACT, &request.group_uid).await?;
-    let mine: Vec<&Writer> = all.iter().filter(|w| w.node == request.node).collect();
-    if mine.is_empty() || mine.iter().any(|w| w.token != request.token) {
-        return Err(fenced(ACT));
-    }
-    let newest = all.iter().map(|w| w.epoch).max().unwrap_or(0);
-    if newest > request.epoch {
-        return Err(BackendError::new(
-            ACT,
-            Reason::StaleTopology,
-            format!("topology {newest} is in force, this node acts on {}", request.epoch),
-        ));
-    }
-    let mut gain = request.slots.clone();
-    let mut held = Vec::new();
-    for (node, theirs) in by_node(&all, &request.node) {
-        let mut wanted = request.slots.clone();
-        wanted.intersect_with(&theirs);
-        let mut kept = wanted.clone();
-        request.released.iter().filter(|(n, _)| *n == node).for_each(|(_, s)| kept.subtract(s));
-        gain.subtract(&kept);
-        let mut taken = wanted;
-        taken.subtract(&kept);
-        if !kept.is_empty() {
-            held.push(holder(&all, &node, kept));
-        }
-        remove_slots(client, ACT, &all, &node, &taken, request).await?;
-    }
-    for writer in &mine {
-        let share = gain.iter().filter(|s| lane_of(*s, writer.lanes) == writer.lane);
-        let mut slots: SlotSet = share.collect();
-        slots.union_with(&writer.slots);
-        set_slots(client, ACT, request, writer, &slots, 0).await?;
-    }
-    let quarantined = quarantined(client, &request.group_uid, &gain).await?;
-    Ok(Takeover { owned: gain, held, quarantined })
-}
-
-fn by_node(all: &[Writer], except: &str) -> BTreeMap<String, SlotSet> {
-    let mut nodes: BTreeMap<String, SlotSet> = BTreeMap::new();
-    for writer in all.iter().filter(|w| w.node != except) {
-        nodes.entry(writer.node.clone()).or_default().union_with(&writer.slots);
-    }
-    nodes
-}
-
-fn holder(all: &[Writer], node: &str, slots: SlotSet) -> SlotHolder {
-    let rows = || all.iter().filter(|w| w.node == node);
-    SlotHolder {
-        node: node.to_owned(),
-        slots,
-        position: rows().map(|w| w.position).min().unwrap_or(0),
-        epoch: rows().map(|w| w.epoch).max().unwrap_or(0),
-    }
-}
-
-/// Takes slots out of a loser's rows and bumps their version: its batch in flight fails whole.
-async fn remove_slots(
-    client: &Client,
-    act: &'static str,
-    all: &[Writer],
-    node: &str,
-    taken: &SlotSet,
-    request: &TakeoverRequest,
-) -> Result<(), BackendError> {
-    for writer in all.iter().filter(|w| w.node == node) {
-        let mut slots = writer.slots.clone();
-        slots.subtract(taken);
-        if slots.len() < writer.slots.len() {
-            set_slots(client, act, request, writer, &slots, 1).await?;
+    let mut nodes: Vec<&str> = request.released.iter().map(|(node, _)| node.as_str()).collect();
+    nodes.push(&request.node);
+    let all = locked_writers(client, ACT, &request.group_uid, &nodes).await?;
+    let plan = plan_takeover(request, &all)?;
+    for (index, slots, bump) in &plan.rows {
+        if let Some(writer) = all.get(*index) {
+            set_slots(client, ACT, request, writer, slots, signed(*bump)).await?;
         }
     }
-    Ok(())
+    let quarantined = quarantined(client, &request.group_uid, &plan.owned).await?;
+    Ok(Takeover { owned: plan.owned, held: plan.held, quarantined })
 }
 
 async fn set_slots(
@@ -444,9 +302,7 @@ pub(super) async fn holders(
     client: &Client,
     group_uid: &str,
 ) -> Result<Vec<SlotHolder>, BackendError> {
-    let all = writers(client, "read who owns the slots", group_uid).await?;
-    let nodes = by_node(&all, "");
-    Ok(nodes.into_iter().map(|(node, slots)| holder(&all, &node, slots)).collect())
+    Ok(ownership::holders(&writers(client, "read who owns the slots", group_uid).await?))
 }
 
 pub(super) async fn change_lanes(
@@ -454,16 +310,15 @@ pub(super) async fn change_lanes(
     change: &LaneChange,
 ) -> Result<Vec<LaneClaim>, BackendError> {
     const ACT: &str = "change the lane map";
-    let all = locked_writers(client, ACT, &change.group_uid).await?;
+    let all = locked_writers(client, ACT, &change.group_uid, &[change.node.as_str()]).await?;
     let mine: Vec<&Writer> = all.iter().filter(|w| w.node == change.node).collect();
     let Some(first) = mine.first().filter(|w| w.token == change.token) else {
         return Err(fenced(ACT));
     };
     let mut slots = SlotSet::empty();
     mine.iter().for_each(|w| slots.union_with(&w.slots));
-    let mut lanes = fresh_lanes(change.lanes.max(1), change.position, &slots);
     let version = mine.iter().map(|w| w.version).max().unwrap_or(0) + 1;
-    lanes.iter_mut().for_each(|lane| lane.version = version);
+    let lanes = fresh_lanes(change.lanes, version, change.position, &slots);
     execute(
         client,
         ACT,
@@ -521,12 +376,4 @@ async fn quarantined(
         }
     }
     Ok(keys)
-}
-
-pub(super) fn fenced(act: &'static str) -> BackendError {
-    BackendError::new(
-        act,
-        Reason::Fenced,
-        "another start of this journal, or a copy of its volume, has claimed it",
-    )
 }

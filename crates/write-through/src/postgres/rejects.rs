@@ -3,10 +3,11 @@
 //! The caller's transaction is open; discarding and replaying hold the group's writer row, so that
 //! only the owner of the slot can act, and an owner that was just fenced cannot.
 
-use super::claim::{fenced, get, signed, unsigned};
+use super::claim::{get, signed, unsigned};
 use super::lane_session::{execute, miscounted};
 use super::{Compiled, fault};
 use crate::backend::flush::Fence;
+use crate::backend::ownership::fenced;
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
 use crate::plan::plan;

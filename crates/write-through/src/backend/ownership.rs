@@ -1,0 +1,299 @@
+//! Who may claim and who may take what: the decisions behind every change of the writer rows.
+//!
+//! Pure: takes the rows as they stand under the group's lock, answers what they must become. The
+//! database side runs it inside its transaction, the double under its mutex.
+
+use crate::backend::claim::{ClaimRequest, LaneClaim, SlotHolder, TakeoverRequest};
+use crate::error::{BackendError, Reason};
+use crate::queue::lane_of;
+use cachetier_model::SlotSet;
+use std::collections::BTreeMap;
+
+/// One writer row.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    pub node: String,
+    pub lanes: u16,
+    pub lane: u16,
+    pub journal: String,
+    pub attempt: String,
+    pub token: u64,
+    pub version: u64,
+    pub epoch: u64,
+    pub slots: SlotSet,
+    pub position: u64,
+}
+
+pub(crate) fn fenced(act: &'static str) -> BackendError {
+    BackendError::new(
+        act,
+        Reason::Fenced,
+        "another start of this journal, or a copy of its volume, has claimed it",
+    )
+}
+
+/// Decides whether this journal may claim (R8); answers the token found, 0 for a first claim.
+pub(crate) fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, BackendError> {
+    let found = mine.iter().map(|w| w.token).max().unwrap_or(0);
+    let Some(first) = mine.first() else {
+        return match request.held_token {
+            None => Ok(0),
+            Some(held) => Err(missing_rows(request, held)),
+        };
+    };
+    let empty = mine.iter().all(|w| w.slots.is_empty());
+    if first.journal != request.journal {
+        // a node that owned nothing any more may come back with a new volume
+        if request.accept_lost_journal || (empty && request.held_token.is_none()) {
+            return Ok(found);
+        }
+        return Err(foreign_journal(request, first));
+    }
+    if request.held_token == Some(found) || first.attempt == request.attempt {
+        return Ok(found);
+    }
+    Err(other_token(request, found))
+}
+
+fn missing_rows(request: &ClaimRequest, held: u64) -> BackendError {
+    refuse(
+        Reason::PositionMissing,
+        format!(
+            "the journal holds claim {held} but the bookkeeping has no writer row of node {}; is \
+             this the right database, or a backup from before the claim?",
+            request.node
+        ),
+    )
+}
+
+fn foreign_journal(request: &ClaimRequest, found: &Writer) -> BackendError {
+    refuse(
+        Reason::ForeignJournal,
+        format!(
+            "node {} writes from journal {}, this volume holds journal {}; bring the old volume \
+             back, or accept explicitly that its unflushed writes are lost",
+            request.node, found.journal, request.journal
+        ),
+    )
+}
+
+fn other_token(request: &ClaimRequest, found: u64) -> BackendError {
+    let held = request.held_token.unwrap_or(0);
+    if held < found {
+        return refuse(
+            Reason::StaleJournal,
+            format!(
+                "this volume holds claim {held} of journal {}, but claim {found} was made since: \
+                 it is an old copy and must not be started",
+                request.journal
+            ),
+        );
+    }
+    refuse(
+        Reason::PositionMissing,
+        format!(
+            "the journal holds claim {held} but the bookkeeping only knows {found}: the backend \
+             was restored from an older state"
+        ),
+    )
+}
+
+fn refuse(reason: Reason, message: String) -> BackendError {
+    BackendError::new("claim the group", reason, message)
+}
+
+pub(crate) fn tables_claimed(table: &str, name: &str, uid: &str) -> BackendError {
+    BackendError {
+        table: Some(table.into()),
+        ..BackendError::new(
+            "claim the group's tables",
+            Reason::TablesClaimed,
+            format!(
+                "table {table} is cached by group {name} (incarnation {uid}); a table has one \
+                 group: delete that group, or remove its bookkeeping if it is gone"
+            ),
+        )
+    }
+}
+
+/// The lanes of a new lane map over these slots.
+pub(crate) fn fresh_lanes(
+    lanes: u16,
+    version: u64,
+    position: u64,
+    slots: &SlotSet,
+) -> Vec<LaneClaim> {
+    (0..lanes.max(1))
+        .map(|lane| LaneClaim {
+            lane,
+            version,
+            position,
+            slots: slots.iter().filter(|s| lane_of(*s, lanes) == lane).collect(),
+        })
+        .collect()
+}
+
+/// What a takeover makes of the writer rows.
+pub(crate) struct TakeoverPlan {
+    pub owned: SlotSet,
+    pub held: Vec<SlotHolder>,
+    /// Rows to be written: index into the rows given, slots, and what is added to the version. A
+    /// loser's version is bumped, so that its batch in flight fails as a whole.
+    pub rows: Vec<(usize, SlotSet, u64)>,
+}
+
+pub(crate) fn plan_takeover(
+    request: &TakeoverRequest,
+    all: &[Writer],
+) -> Result<TakeoverPlan, BackendError> {
+    const ACT: &str = "take slots over";
+    let mut mine = all.iter().filter(|w| w.node == request.node).peekable();
+    if mine.peek().is_none() || mine.any(|w| w.token != request.token) {
+        return Err(fenced(ACT));
+    }
+    let newest = all.iter().map(|w| w.epoch).max().unwrap_or(0);
+    if newest > request.epoch {
+        return Err(BackendError::new(
+            ACT,
+            Reason::StaleTopology,
+            format!("topology {newest} is in force, this node acts on {}", request.epoch),
+        ));
+    }
+    let mut owned = request.slots.clone();
+    let mut held = Vec::new();
+    let mut taken_from: BTreeMap<&str, SlotSet> = BTreeMap::new();
+    for theirs in holders(all).into_iter().filter(|h| h.node != request.node) {
+        let mut taken = request.slots.clone();
+        taken.intersect_with(&theirs.slots);
+        let mut kept = taken.clone();
+        let released = request.released.iter().filter(|(node, _)| *node == theirs.node);
+        released.for_each(|(_, slots)| kept.subtract(slots));
+        taken.subtract(&kept);
+        owned.subtract(&kept);
+        if let Some(writer) = all.iter().find(|w| w.node == theirs.node) {
+            taken_from.insert(&writer.node, taken);
+        }
+        if !kept.is_empty() {
+            held.push(SlotHolder { slots: kept, ..theirs });
+        }
+    }
+    let mut rows = Vec::new();
+    for (index, writer) in all.iter().enumerate() {
+        let mut slots = writer.slots.clone();
+        if writer.node == request.node {
+            let share = owned.iter().filter(|s| lane_of(*s, writer.lanes) == writer.lane);
+            slots.union_with(&share.collect());
+            rows.push((index, slots, 0));
+        } else if let Some(taken) = taken_from.get(writer.node.as_str()) {
+            slots.subtract(taken);
+            if slots != writer.slots {
+                rows.push((index, slots, 1));
+            }
+        }
+    }
+    Ok(TakeoverPlan { owned, held, rows })
+}
+
+/// Each node with its slots.
+pub(crate) fn holders(all: &[Writer]) -> Vec<SlotHolder> {
+    let mut nodes: BTreeMap<&str, SlotHolder> = BTreeMap::new();
+    for writer in all {
+        let holder = nodes.entry(&writer.node).or_insert_with(|| SlotHolder {
+            node: writer.node.clone(),
+            slots: SlotSet::empty(),
+            position: u64::MAX,
+            epoch: 0,
+        });
+        holder.slots.union_with(&writer.slots);
+        holder.position = holder.position.min(writer.position);
+        holder.epoch = holder.epoch.max(writer.epoch);
+    }
+    nodes.into_values().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cachetier_model::SlotId;
+    use cachetier_model::node_config::GroupIdentity;
+
+    fn request(held_token: Option<u64>, attempt: &str) -> ClaimRequest {
+        ClaimRequest {
+            group: GroupIdentity { name: "ns/g".to_owned(), uid: "u".to_owned() },
+            node: "n".to_owned(),
+            journal: "j".to_owned(),
+            held_token,
+            attempt: attempt.to_owned(),
+            lanes: 1,
+            epoch: 1,
+            tables: Vec::new(),
+            accept_lost_journal: false,
+        }
+    }
+
+    fn writer(token: u64, slots: SlotSet) -> Writer {
+        Writer {
+            node: "n".to_owned(),
+            lanes: 1,
+            lane: 0,
+            journal: "j".to_owned(),
+            attempt: "a".to_owned(),
+            token,
+            version: 1,
+            epoch: 1,
+            slots,
+            position: 7,
+        }
+    }
+
+    fn reason(request: &ClaimRequest, row: &Writer) -> Reason {
+        admit(request, &[row]).unwrap_err().reason
+    }
+
+    #[test]
+    fn d18_a_journal_claims_only_under_the_token_that_it_holds() {
+        let row = writer(5, SlotSet::full());
+        assert_eq!(admit(&request(Some(5), "b"), &[&row]).unwrap(), 5);
+        assert_eq!(admit(&request(Some(4), "a"), &[&row]).unwrap(), 5, "our own lost answer");
+        assert_eq!(reason(&request(Some(4), "b"), &row), Reason::StaleJournal);
+        assert_eq!(reason(&request(None, "b"), &row), Reason::StaleJournal);
+        assert_eq!(reason(&request(Some(6), "b"), &row), Reason::PositionMissing);
+        let gone = admit(&request(Some(5), "b"), &[]).unwrap_err();
+        assert_eq!(gone.reason, Reason::PositionMissing);
+    }
+
+    #[test]
+    fn a_new_volume_is_accepted_only_where_nothing_can_be_lost_or_loss_was_accepted() {
+        let mut fresh = request(None, "b");
+        fresh.journal = "new".to_owned();
+        assert_eq!(reason(&fresh, &writer(5, SlotSet::full())), Reason::ForeignJournal);
+        assert_eq!(admit(&fresh, &[&writer(5, SlotSet::empty())]).unwrap(), 5);
+        fresh.accept_lost_journal = true;
+        assert_eq!(admit(&fresh, &[&writer(5, SlotSet::full())]).unwrap(), 5);
+    }
+
+    #[test]
+    fn r24_nobody_is_given_slots_that_their_owner_has_not_let_go() {
+        let slot = |n| SlotId::new(n).unwrap();
+        let set = |slots: &[u16]| slots.iter().map(|n| slot(*n)).collect::<SlotSet>();
+        let mut me = writer(1, set(&[9]));
+        me.node = "me".to_owned();
+        let all = [writer(3, set(&[1, 2, 3])), me];
+        let request = TakeoverRequest {
+            group_uid: "u".to_owned(),
+            node: "me".to_owned(),
+            token: 1,
+            epoch: 2,
+            slots: set(&[1, 2, 8]),
+            released: vec![("n".to_owned(), set(&[2, 3]))],
+        };
+        let plan = plan_takeover(&request, &all).unwrap();
+        assert_eq!(plan.owned, set(&[2, 8]));
+        assert_eq!((plan.held.len(), plan.held[0].slots.clone()), (1, set(&[1])));
+        assert_eq!(plan.rows, vec![(0, set(&[1, 3]), 1), (1, set(&[2, 8, 9]), 0)]);
+        let stale = TakeoverRequest { epoch: 0, ..request.clone() };
+        assert_eq!(plan_takeover(&stale, &all).err().unwrap().reason, Reason::StaleTopology);
+        let fenced = TakeoverRequest { token: 9, ..request };
+        assert_eq!(plan_takeover(&fenced, &all).err().unwrap().reason, Reason::Fenced);
+    }
+}
