@@ -61,6 +61,12 @@ pub trait Nodes: Send + Sync + 'static {
         node: &'a NodeAddress,
         stop_writes: bool,
     ) -> BoxFuture<'a, Result<(), NodeError>>;
+    /// The group is being deleted: any one node removes its bookkeeping from the backend.
+    fn end_group<'a>(
+        &'a self,
+        node: &'a NodeAddress,
+        discard: bool,
+    ) -> BoxFuture<'a, Result<(), NodeError>>;
     /// Forgets connections of the group to nodes that are not listed.
     fn retain(&self, group_uid: &str, kept: &[NodeAddress]);
 }

@@ -125,6 +125,18 @@ impl Nodes for GrpcNodes {
         .boxed()
     }
 
+    fn end_group<'a>(
+        &'a self,
+        node: &'a NodeAddress,
+        discard: bool,
+    ) -> BoxFuture<'a, Result<(), NodeError>> {
+        async move {
+            let call = self.admin(node);
+            call.end_group(discard).await.map_err(|error| NodeError(error.to_string()))
+        }
+        .boxed()
+    }
+
     fn retain(&self, group_uid: &str, kept: &[NodeAddress]) {
         if kept.is_empty() {
             self.groups.remove(group_uid);

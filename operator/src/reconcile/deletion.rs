@@ -1,9 +1,10 @@
 //! The finalizer: put on once, taken off when nothing waits for the backend any more.
 
+use super::dereference::{addresses, stored_authority};
 use super::{Context, ReconcileError};
 use crate::observed::Observed;
 use cachetier_api::names::FINALIZER;
-use cachetier_api::v1alpha1::CacheGroup;
+use cachetier_api::v1alpha1::{CacheGroup, DeletionPolicy};
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
@@ -23,6 +24,7 @@ pub async fn hold(context: &Context, group: &CacheGroup) -> Result<(), Reconcile
 /// Takes the finalizer off; the children go with the group.
 pub async fn release(context: &Context, observed: &Observed) -> Result<(), ReconcileError> {
     let group = &observed.group;
+    end_group(context, observed).await;
     let finalizers: Vec<String> = group
         .metadata
         .finalizers
@@ -39,6 +41,26 @@ pub async fn release(context: &Context, observed: &Observed) -> Result<(), Recon
         "group released"
     );
     Ok(())
+}
+
+/// Has any node that answers remove the group's bookkeeping from the backend, so that the tables
+/// can be cached again. Nothing waits any more: a failure costs a clean-up by hand and no data, so
+/// it does not hold the deletion up.
+async fn end_group(context: &Context, observed: &Observed) {
+    let authority = stored_authority(&observed.names, &observed.certificates);
+    let Ok(Some(identity)) = context.identity(&observed.uid, authority, observed.now) else {
+        return;
+    };
+    let discard = observed.group.spec.deletion.policy == DeletionPolicy::Discard;
+    let nodes = addresses(&observed.names, &observed.uid, &observed.pods, &identity);
+    for (_, node) in nodes {
+        match context.nodes.end_group(&node, discard).await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(node = node.pod, %error, "node did not remove the bookkeeping");
+            }
+        }
+    }
 }
 
 async fn replace(
