@@ -40,6 +40,8 @@ const ALLOWED: [(&str, &[&str]); 13] = [
             "cachetier-group",
             "cachetier-client",
             "cachetier-preload",
+            // the loader process hands the backend to the preload
+            "cachetier-write-through",
             "cachetier-runtime",
         ],
     ),
