@@ -62,7 +62,7 @@ fn prepare(
     )?;
     report.step(
         "helm install the operator",
-        "`kubectl -n cachetier-system get pods`, then `kubectl -n cachetier-system logs deploy/cachetier`",
+        "`kubectl -n cachetier-system get pods`, then `kubectl -n cachetier-system logs deploy/cachetier-operator`",
         |_| {
             let chart = workspace::root().join("charts/cachetier");
             let chart = chart.to_string_lossy();
