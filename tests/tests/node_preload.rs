@@ -1,0 +1,191 @@
+//! Loads by the preload Job's own program against real nodes: complete, never overwriting, and
+//! never called complete when they are not.
+
+use anyhow::{Context, Result, ensure};
+use cachetier_client::{Read, Source};
+use futures::StreamExt;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::process::Output;
+use std::time::Duration;
+use system_tests::local::{CounterLoad, TestGroup, TestGroupOptions, eventually, hlr, node};
+use tokio::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The loader's configuration: the first node's, with the loader's certificate.
+fn loader_config(group: &TestGroup) -> Result<PathBuf> {
+    let directory = &group.node(0)?.directory;
+    let text = std::fs::read_to_string(directory.join("node.yaml"))?;
+    let own = group.certificates.role("node")?.display().to_string();
+    let loader = group.certificates.role("loader")?.display().to_string();
+    let path = directory.join("loader.yaml");
+    std::fs::write(&path, text.replace(&own, &loader))?;
+    Ok(path)
+}
+
+fn loader(group: &TestGroup, load_id: &str) -> Result<Command> {
+    let mut command = Command::new(node::binary()?);
+    command
+        .arg("preload")
+        .arg("--config")
+        .arg(loader_config(group)?)
+        .args(["--nodes", &group.node(0)?.endpoint().address, "--load-id", load_id])
+        .args(["--parallelism", "2", "--log-format", "pretty"])
+        .kill_on_drop(true);
+    Ok(command)
+}
+
+async fn run_loader(group: &TestGroup, load_id: &str) -> Result<Output> {
+    loader(group, load_id)?.output().await.context("starting the loader")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[output.stdout.as_slice(), &output.stderr].concat()).into_owned()
+}
+
+/// Slots served and slots covered, over all nodes.
+async fn coverage(group: &TestGroup) -> Result<(u32, u32)> {
+    let mut sums = (0, 0);
+    for n in 0..group.nodes.len() {
+        let status = group.status(n).await?;
+        sums.0 += status.slots_serving;
+        sums.1 += status.slots_covered;
+    }
+    Ok(sums)
+}
+
+/// Instances compared and differences found, over all nodes.
+async fn compare(group: &TestGroup) -> Result<(u64, u64, u64)> {
+    let mut sums = (0, 0, 0);
+    for n in 0..group.nodes.len() {
+        let mut progress = pin!(group.admin(n)?.compare(0).await?);
+        let mut last = None;
+        while let Some(message) = progress.next().await {
+            last = Some(message?);
+        }
+        let last = last.filter(|l| l.done).context("the comparison did not end")?;
+        sums = (
+            sums.0 + last.instances,
+            sums.1 + last.not_loaded,
+            sums.2 + last.differences,
+        );
+    }
+    Ok(sums)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d24_a_load_covers_every_slot_and_then_reads_come_from_the_cache() -> Result<()> {
+    let group =
+        TestGroup::start(TestGroupOptions { nodes: 2, subscribers: 3_000, ..Default::default() })
+            .await?;
+    let output = run_loader(&group, "first").await?;
+    ensure!(output.status.success(), "{}", text(&output));
+    ensure!(coverage(&group).await? == (4096, 4096), "{:?}", coverage(&group).await?);
+    ensure!(compare(&group).await? == (3_000, 0, 0), "{:?}", compare(&group).await?);
+    let client = group.client().await?;
+    for id in [1, 17, 1_500, 3_000] {
+        let answer = client.read(&Read::whole(hlr::by_id(id))).await?;
+        ensure!(answer.found && answer.source == Source::Cache, "subscriber {id}: {answer:?}");
+    }
+    let load = group.status(0).await?.load.context("a node tells of its load")?;
+    ensure!(load.chunks_done == load.chunks_total && load.chunks_total > 0, "{load:?}");
+    let rows: Vec<u64> = load.tables.iter().map(|t| t.rows).collect();
+    ensure!(rows.len() == 4 && rows.iter().all(|r| *r > 0), "{load:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r19_writes_during_a_load_are_never_overwritten_by_it() -> Result<()> {
+    let group =
+        TestGroup::start(TestGroupOptions { nodes: 2, subscribers: 20_000, ..Default::default() })
+            .await?;
+    let client = group.client().await?;
+    let load = CounterLoad::start(&client, 8, 400);
+    load.progress(50).await?;
+    let output = run_loader(&group, "under-load").await?;
+    ensure!(output.status.success(), "{}", text(&output));
+    load.progress(50).await?;
+    let report = load.stop().await?;
+    group.flushed().await?;
+    report.verify(&group.database).await?;
+    ensure!(coverage(&group).await? == (4096, 4096));
+    ensure!(compare(&group).await? == (20_000, 0, 0), "{:?}", compare(&group).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d19_a_killed_loader_costs_a_chunk_and_another_finishes_the_load() -> Result<()> {
+    let group =
+        TestGroup::start(TestGroupOptions { nodes: 2, subscribers: 30_000, ..Default::default() })
+            .await?;
+    let mut first = loader(&group, "killed")?.spawn()?;
+    let done = eventually("a first chunk", PATIENCE, || async {
+        let load = group.status(0).await?.load;
+        Ok(load.map(|l| l.chunks_done).filter(|done| *done > 0))
+    })
+    .await?;
+    first.kill().await?;
+    let output = run_loader(&group, "killed").await?;
+    ensure!(output.status.success(), "after {done} chunks: {}", text(&output));
+    ensure!(coverage(&group).await? == (4096, 4096));
+    ensure!(compare(&group).await? == (30_000, 0, 0), "{:?}", compare(&group).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r20_a_restarted_node_is_not_called_covered_until_a_new_load_fills_it() -> Result<()> {
+    let mut group =
+        TestGroup::start(TestGroupOptions { nodes: 2, subscribers: 2_000, ..Default::default() })
+            .await?;
+    ensure!(run_loader(&group, "before").await?.status.success());
+    let second = group.nodes.get_mut(1).context("two nodes")?;
+    second.kill()?;
+    second.start()?;
+    group.settled(2).await?;
+    let (serving, covered) = coverage(&group).await?;
+    ensure!(serving == 4096 && covered == 2048, "{covered} of {serving} covered");
+    let again = run_loader(&group, "before").await?;
+    ensure!(again.status.success(), "{}", text(&again));
+    ensure!(coverage(&group).await?.1 == 2048, "a finished load must not vouch for a new process");
+    ensure!(run_loader(&group, "after").await?.status.success());
+    ensure!(coverage(&group).await? == (4096, 4096));
+    ensure!(compare(&group).await? == (2_000, 0, 0), "{:?}", compare(&group).await?);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn d23_a_load_stops_at_the_memory_budget_and_the_node_goes_on_serving() -> Result<()> {
+    let extra = "memory: {capacityBytes: 1048576}".to_owned();
+    let options = TestGroupOptions { nodes: 1, subscribers: 30_000, extra };
+    let group = TestGroup::start(options).await?;
+    let output = run_loader(&group, "too-large").await?;
+    let said = text(&output);
+    ensure!(!output.status.success(), "the load cannot be complete: {said}");
+    ensure!(said.contains("spec.memory.capacity"), "the message names the remedy: {said}");
+    let status = group.status(0).await?;
+    ensure!(status.slots_covered < status.slots_serving, "not covered");
+    ensure!(status.memory_bytes <= status.memory_capacity_bytes, "{status:?}");
+    let answer = group.client().await?.read(&Read::whole(hlr::by_id(29_999))).await?;
+    ensure!(answer.found, "a read goes on, by the cache or by the backend");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loader_with_an_applications_certificate_is_refused_by_name() -> Result<()> {
+    let group = TestGroup::start(TestGroupOptions::default()).await?;
+    let path = loader_config(&group)?;
+    let client = group.certificates.role("client")?.display().to_string();
+    let loader = group.certificates.role("loader")?.display().to_string();
+    let config = std::fs::read_to_string(&path)?.replace(&loader, &client);
+    let wrong = path.with_file_name("wrong.yaml");
+    std::fs::write(&wrong, config)?;
+    let mut command = Command::new(node::binary()?);
+    command.arg("preload").arg("--config").arg(&wrong);
+    command.args(["--nodes", &group.node(0)?.endpoint().address, "--load-id", "x"]);
+    let output = command.kill_on_drop(true).output().await?;
+    ensure!(!output.status.success());
+    let said = text(&output);
+    ensure!(said.contains("role"), "it says that the role is wrong: {said}");
+    Ok(())
+}
