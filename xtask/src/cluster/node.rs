@@ -95,7 +95,7 @@ pub fn kill(run: &RunDir, node: Node) -> Result<()> {
             daemon::send(process.pid, Signal::KILL);
         }
     }
-    teardown::kill_processes_of(run, Some(node))?;
+    teardown::kill_node_processes(run, node)?;
     for name in daemons(node) {
         daemon::stop(run, &name, Signal::KILL)?;
     }

@@ -25,7 +25,9 @@ const FIXED_LEFTOVERS: [&str; 3] =
 /// Stops and removes a whole cluster.
 pub fn run(run: &RunDir, full: bool) -> Result<()> {
     stop_daemons(run)?;
-    kill_processes_of(run, None)?;
+    // the nodes' control groups belong to the full cluster, whichever run folder this is
+    let nodes: &[Node] = if full { &NODES } else { &[] };
+    kill_processes(nodes, run.root())?;
     unmount_below(run.root())?;
     if full {
         for node in NODES {
@@ -63,18 +65,18 @@ fn stop_daemons(run: &RunDir) -> Result<()> {
     Ok(())
 }
 
-/// Kills what is left in the nodes' control groups or runs out of the run folder; one node or all.
-pub fn kill_processes_of(run: &RunDir, only: Option<Node>) -> Result<()> {
-    let nodes: Vec<Node> = NODES.into_iter().filter(|n| only.is_none_or(|o| o == *n)).collect();
-    let folder = match only {
-        Some(node) => run.node(node),
-        None => run.root().to_path_buf(),
-    };
+/// Kills everything on one node, pods included.
+pub fn kill_node_processes(run: &RunDir, node: Node) -> Result<()> {
+    kill_processes(&[node], &run.node(node))
+}
+
+/// Kills what is left in these nodes' control groups or runs out of the folder.
+fn kill_processes(nodes: &[Node], folder: &Path) -> Result<()> {
     wait_until("processes of the cluster to end", GONE_LIMIT, || {
         let ours: Vec<i32> = processes()
             .into_iter()
             .filter(|pid| {
-                nodes.iter().any(|node| cgroup::contains(*node, *pid)) || runs_from(*pid, &folder)
+                nodes.iter().any(|node| cgroup::contains(*node, *pid)) || runs_from(*pid, folder)
             })
             .collect();
         for pid in &ours {
