@@ -319,3 +319,23 @@ async fn a_node_without_a_topology_says_so_and_serves_nothing() {
     node.write(500, vec![insert_account(500, "500")]).await.unwrap();
     node.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_group_that_ends_frees_its_tables_for_the_next() {
+    let scene = Scene::new(3).await;
+    let node = scene.serving("n-0").await;
+    node.set_place(1, 2).await.unwrap();
+    assert!(node.group.forget_group(false).await.is_err(), "writes are still taken");
+    node.group.drain(true).await.unwrap();
+    node.drained().await;
+    node.group.forget_group(false).await.unwrap();
+    assert!(matches!(node.read(1).await, Err(GroupError::Fenced { .. })));
+    node.crash().await;
+    let mut config = scene.config("next");
+    config.group.name = "telecom/next".to_owned();
+    config.group.uid = "uid-2".to_owned();
+    let next = Node::start(config, "next", Arc::new(NoPeers)).await.unwrap();
+    next.until("serving", |s| s.ready).await;
+    assert_eq!(next.place(1).await, Some(2));
+    next.close().await;
+}
