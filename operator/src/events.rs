@@ -27,13 +27,19 @@ impl Events {
         Self { recorder: Recorder::new(client, reporter), told: DashMap::new() }
     }
 
-    /// One Event per condition that changed its status or reason and is worth one.
+    /// One Event per condition that changed its status or reason and is worth one. What turns several
+    /// conditions is told once.
     pub async fn transitions(&self, group: &CacheGroup, old: &[Condition], new: &[Condition]) {
+        let mut told: Vec<&str> = Vec::new();
         for condition in new {
             let before = old.iter().find(|c| c.type_ == condition.type_);
             let changed =
                 before.is_none_or(|b| b.status != condition.status || b.reason != condition.reason);
-            if let Some(type_) = worth(condition).filter(|_| changed) {
+            if !changed || told.contains(&condition.reason.as_str()) {
+                continue;
+            }
+            if let Some(type_) = worth(condition) {
+                told.push(&condition.reason);
                 self.send(group, type_, &condition.reason, &condition.type_, &condition.message)
                     .await;
             }

@@ -102,7 +102,8 @@ impl Observed {
         let owners = self.record.record().map_or(0, |record| record.topology.nodes.len());
         let expected =
             self.pods_wanted().unwrap_or_else(|| u32::try_from(owners).unwrap_or(u32::MAX));
-        let served = self.record.record().is_some_and(|record| record.served);
+        // without a record nobody knows, and what nobody knows may be so
+        let served = self.record.record().is_none_or(|record| record.served);
         let ordinals: BTreeSet<u32> = (0..expected).chain(self.pods.keys().copied()).collect();
         ordinals
             .into_iter()

@@ -151,12 +151,13 @@ fn first(input: &Input<'_>, epoch: Epoch, replicas: u32) -> Decision {
 }
 
 fn lost(input: &Input<'_>, replicas: u32) -> Decision {
-    let missing = unanswered(input, 0..replicas);
+    let may_hold_one =
+        (0..replicas).filter(|n| input.members.get(n).is_none_or(|member| !member.never_ran));
+    let missing = unanswered(input, may_hold_one);
     let newest = input.held.map_or(0, |held| held.epoch.0);
     // What nodes hold is the newest there was if it reaches what was seen, or if all were asked.
-    if newest > 0 && (newest >= input.version_seen.max(1) && input.version_seen > 0)
-        || missing.is_empty()
-    {
+    let reaches = input.version_seen > 0 && newest >= input.version_seen;
+    if reaches || missing.is_empty() {
         let next = Epoch(newest.max(input.version_seen) + 1);
         if let Some(held) = input.held {
             let mut decision = Decision::new(replicas, Activity::MovingSlots);

@@ -2,3 +2,4 @@
 
 pub mod e2e;
 pub mod local;
+pub mod operator;

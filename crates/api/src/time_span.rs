@@ -92,7 +92,11 @@ pub(crate) fn minutes(count: u64) -> TimeSpan {
 
 /// For defaults, which cannot be malformed.
 pub(crate) fn millis(count: u64) -> TimeSpan {
-    TimeSpan { text: format!("{count}ms"), duration: Duration::from_millis(count) }
+    let text = match count % 1_000 {
+        0 => format!("{}s", count / 1_000),
+        _ => format!("{count}ms"),
+    };
+    TimeSpan { text, duration: Duration::from_millis(count) }
 }
 
 #[cfg(test)]

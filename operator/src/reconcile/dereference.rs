@@ -33,13 +33,14 @@ pub async fn dereference(
     let names = GroupNames::new(&namespace, group.metadata.name.as_deref().unwrap_or_default());
     let now = jiff::Timestamp::now();
     let reader = Reader { context, names: &names };
-    let (secret, storage, stateful_set, record, pods, jobs, certificates) = tokio::try_join!(
+    let (secret, storage, stateful_set, record, pods, jobs, bound, certificates) = tokio::try_join!(
         reader.backend_secret(&group),
         reader.storage(&group),
         reader.stateful_set(),
         reader.record(&uid),
         reader.pods(),
         reader.jobs(),
+        reader.bound(),
         reader.certificates(),
     )?;
     let hosts = reader.hosts(&pods).await?;
@@ -51,7 +52,6 @@ pub async fn dereference(
     let answers = ask(context, &nodes).await;
     let recorded = record.record().map_or(0, |record| record.topology.epoch.0);
     let held = newest_held(context, &uid, recorded, &nodes, &answers).await;
-    let bound = reader.bound(&group, &answers).await?;
     Ok(Observed {
         group,
         uid,
@@ -240,16 +240,8 @@ impl Reader<'_> {
         Ok(hosts)
     }
 
-    /// Claims bound to volumes, needed only where a silent node decides about a shutdown.
-    async fn bound(
-        &self,
-        group: &CacheGroup,
-        answers: &BTreeMap<u32, Result<NodeView, NodeError>>,
-    ) -> Result<BTreeSet<u32>, ReconcileError> {
-        let stopping = group.metadata.deletion_timestamp.is_some() || group.spec.replicas == 0;
-        if !stopping {
-            return Ok(answers.keys().copied().collect());
-        }
+    /// Ordinals whose claim is bound to a volume.
+    async fn bound(&self) -> Result<BTreeSet<u32>, ReconcileError> {
         let selector = labels::node_selector_text(&self.names.stateful_set());
         let claims = self.api::<PersistentVolumeClaim>();
         let claims = claims.list(&ListParams::default().labels(&selector)).await?;

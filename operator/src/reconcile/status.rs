@@ -102,16 +102,15 @@ fn phase(facts: &Facts<'_>, ready: bool) -> Phase {
     if ready {
         return Phase::Ready;
     }
-    if facts.observed.pods.is_empty() {
-        return Phase::Pending;
-    }
-    if facts.degraded().is_some() {
-        return Phase::Degraded;
+    let never_served = !facts.served_before();
+    match facts.degraded() {
+        Some(_) if never_served => return Phase::Pending,
+        Some(_) => return Phase::Degraded,
+        None if facts.observed.pods.is_empty() => return Phase::Pending,
+        None => {}
     }
     match facts.plan.topology.activity {
-        Activity::ScalingOut | Activity::ScalingIn | Activity::MovingSlots
-            if facts.served_before() =>
-        {
+        Activity::ScalingOut | Activity::ScalingIn | Activity::MovingSlots if !never_served => {
             Phase::Scaling
         }
         _ if facts.plan.rollout.outdated > 0 => Phase::Rolling,

@@ -257,6 +257,16 @@ fn a_lost_record_is_rebuilt_above_what_nodes_hold_and_never_from_nothing() {
 }
 
 #[test]
+fn a_record_lost_before_any_node_had_a_volume_is_simply_made_again() {
+    let mut world = World::settled(2);
+    world.record = None;
+    for member in world.members.values_mut() {
+        *member = Member { never_ran: true, ..Member::default() };
+    }
+    assert_eq!(world.decide().publish.unwrap().epoch, Epoch(2));
+}
+
+#[test]
 fn a_record_that_was_set_back_goes_above_what_nodes_hold() {
     let mut world = World::settled(2);
     world.held = world.record.as_ref().map(|t| at(t, Epoch(5)));

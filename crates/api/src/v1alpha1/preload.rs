@@ -11,7 +11,7 @@ pub struct Preload {
     /// beside the traffic. None: filled by misses only.
     pub mode: PreloadMode,
     /// SQL condition on the root table that selects what is loaded; empty: everything.
-    #[serde(rename = "where", skip_serializing_if = "String::is_empty")]
+    #[serde(rename = "where")]
     #[schemars(length(max = 4096))]
     pub condition: String,
     /// Pods of the Job.
@@ -27,7 +27,6 @@ pub struct Preload {
     ]))]
     pub max_rows_per_second: Option<i64>,
     /// When to load again, as a cron expression.
-    #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 100))]
     #[schemars(extend("x-kubernetes-validations" = [
         {"rule": "self == ''", "message": "spec.preload.schedule is not supported by this version; leave it out"}

@@ -1,0 +1,275 @@
+//! Scaling, loading, rolling, stopping and deleting, with scripted nodes.
+
+use anyhow::{Context, Result, ensure};
+use cachetier_api::v1alpha1::CacheGroup;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::DeleteParams;
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use system_tests::local::eventually;
+use system_tests::operator::controllers::finish_job;
+use system_tests::operator::stage::{LIMIT, condition};
+use system_tests::operator::{Stage, minimal_group};
+
+async fn ready(name: &str, replicas: u32) -> Result<Stage> {
+    let stage = Stage::start(name).await?;
+    stage.apply(&minimal_group(replicas)).await?;
+    stage.until_ready().await?;
+    Ok(stage)
+}
+
+async fn scale(stage: &Stage, replicas: u32) -> Result<()> {
+    stage.merge(json!({"spec": {"replicas": replicas}})).await?;
+    Ok(())
+}
+
+async fn pods_wanted(stage: &Stage) -> Result<i32> {
+    Ok(stage.api::<StatefulSet>().get("hlr").await?.spec.replicas.unwrap_or(1))
+}
+
+fn version(group: &CacheGroup) -> i64 {
+    group.status.as_ref().map_or(0, |status| status.topology_version)
+}
+
+async fn gone(stage: &Stage) -> Result<()> {
+    eventually("the group is gone", LIMIT, || async {
+        Ok(stage.api::<CacheGroup>().get_opt("hlr").await?.is_none().then_some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o22_a_scale_goes_on_after_the_operator_is_killed_at_any_step() -> Result<()> {
+    let mut stage = ready("o22", 1).await?;
+    for target in [3, 1, 2] {
+        scale(&stage, target).await?;
+        // killed again and again until it is done
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            stage.kill_operator();
+            stage.start_operator();
+        }
+        let group = stage.until_ready().await?;
+        ensure!(pods_wanted(&stage).await? == i32::try_from(target)?, "pods do not follow");
+        ensure!(version(&group) > 1, "no new topology");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_are_taken_away_only_after_their_slots_and_their_writes_are_gone() -> Result<()> {
+    let stage = ready("drain", 3).await?;
+    stage.nodes.hold_moves("hlr-0", true);
+    stage.nodes.edit("hlr-2", |view| view.backlog.transactions = 7);
+    scale(&stage, 1).await?;
+    stage.until("slots move", |group| version(group) == 2).await?;
+    stage.nodes.edit("hlr-2", |view| view.slots_leaving = 5);
+    stage.until("said", |group| condition(group, "Progressing").1 == "ScalingIn").await?;
+    ensure!(pods_wanted(&stage).await? == 3, "a pod was taken while slots were moving");
+    stage.nodes.hold_moves("hlr-0", false);
+    stage.nodes.edit("hlr-2", |view| {
+        view.slots_leaving = 0;
+        view.backlog.transactions = 7;
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(pods_wanted(&stage).await? == 3, "a pod was taken with writes waiting in it");
+    stage.nodes.edit("hlr-2", |view| view.backlog.transactions = 0);
+    stage.until_ready().await?;
+    ensure!(pods_wanted(&stage).await? == 1, "pods do not follow");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o15_to_zero_and_back() -> Result<()> {
+    let stage = ready("o15", 2).await?;
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 3);
+    scale(&stage, 0).await?;
+    let (_, message) = {
+        stage.until("draining", |group| condition(group, "Progressing").1 == "Draining").await?;
+        stage.until_condition("DrainSafe", "False").await?
+    };
+    ensure!(!message.is_empty(), "nothing is said");
+    ensure!(stage.nodes.view("hlr-0").writes_stopped, "writes were not stopped");
+    ensure!(pods_wanted(&stage).await? == 2, "pods were taken with writes waiting");
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 0);
+    stage
+        .until("stopped", |group| {
+            group.status.as_ref().is_some_and(|s| s.replicas == 0 && s.ready == "0/0")
+        })
+        .await?;
+    scale(&stage, 2).await?;
+    stage.until_ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o19_scale_in_waits_for_a_silent_node_and_says_so() -> Result<()> {
+    let stage = ready("o19", 2).await?;
+    stage.nodes.silence("hlr-1", true);
+    scale(&stage, 1).await?;
+    let (reason, message) = stage.until_condition("DrainSafe", "False").await?;
+    ensure!(reason == "NodeUnreachable" && message.contains("hlr-1"), "{reason}: {message}");
+    ensure!(pods_wanted(&stage).await? == 2, "the silent node's pod was taken");
+    stage.nodes.silence("hlr-1", false);
+    stage.until_ready().await?;
+    ensure!(pods_wanted(&stage).await? == 1, "pods do not follow");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o64_a_failed_load_is_said_and_tried_again() -> Result<()> {
+    let stage = Stage::start("o64").await?;
+    stage.play(|play| play.complete_jobs = false);
+    stage.apply(&minimal_group(1)).await?;
+    let jobs = stage.api::<Job>();
+    let job = eventually("a Job", LIMIT, || async {
+        Ok(jobs.list(&Default::default()).await?.items.pop())
+    })
+    .await?;
+    let (reason, _) = stage.until_condition("Preloaded", "False").await?;
+    ensure!(["Loading", "Starting"].contains(&reason.as_str()), "{reason}");
+    finish_job(&jobs, &job.name_any(), "Failed", "the backend is away").await?;
+    let group =
+        stage.until("LoadFailed", |group| condition(group, "Preloaded").1 == "LoadFailed").await?;
+    ensure!(condition(&group, "Preloaded").2.contains("the backend is away"), "no cause");
+    stage.play(|play| play.complete_jobs = true);
+    stage.until_condition("Preloaded", "True").await?;
+    let again = jobs.list(&Default::default()).await?.items.pop().context("no second Job")?;
+    ensure!(again.metadata.uid != job.metadata.uid, "the failed Job was not replaced");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restarted_node_is_loaded_again() -> Result<()> {
+    let stage = ready("reload", 1).await?;
+    stage.play(|play| play.complete_jobs = false);
+    let first: Vec<String> = names(&stage).await?;
+    stage.nodes.restart("hlr-0");
+    stage.until_condition("Preloaded", "False").await?;
+    eventually("a second Job", LIMIT, || async {
+        Ok(names(&stage).await?.iter().any(|name| !first.contains(name)).then_some(()))
+    })
+    .await?;
+    stage.play(|play| play.complete_jobs = true);
+    stage.until_condition("Preloaded", "True").await?;
+    Ok(())
+}
+
+async fn names(stage: &Stage) -> Result<Vec<String>> {
+    let jobs = stage.api::<Job>().list(&Default::default()).await?;
+    Ok(jobs.items.iter().map(ResourceExt::name_any).collect())
+}
+
+async fn uids(stage: &Stage) -> Result<BTreeMap<String, String>> {
+    let pods = stage.api::<Pod>().list(&Default::default()).await?;
+    Ok(pods.items.iter().map(|p| (p.name_any(), p.uid().unwrap_or_default())).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o44_a_changed_template_replaces_pods_one_at_a_time() -> Result<()> {
+    let stage = ready("o44", 3).await?;
+    let before = uids(&stage).await?;
+    stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 100.0);
+    stage.merge(json!({"spec": {"memory": {"capacity": "3Gi"}}})).await?;
+    stage.until("rolling", |group| condition(group, "Ready").1 == "RollingUpdate").await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(uids(&stage).await? == before, "a pod was replaced while another's queue was long");
+    stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 0.0);
+    let last = std::sync::Mutex::new(before.clone());
+    eventually("all replaced", LIMIT, || async {
+        let now = uids(&stage).await?;
+        let known = std::mem::replace(&mut *last.lock().expect("one task"), now.clone());
+        let changed = now.iter().filter(|(pod, uid)| known.get(*pod).is_some_and(|k| k != *uid));
+        assert!(changed.count() <= 1, "two pods were replaced at once");
+        Ok(now.iter().all(|(pod, uid)| before.get(pod) != Some(uid)).then_some(()))
+    })
+    .await?;
+    stage.until_ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o38_a_group_that_never_became_ready_goes_at_once() -> Result<()> {
+    let mut stage = Stage::without_operator("o38").await?;
+    stage.start_operator();
+    stage.apply(&minimal_group(1)).await?;
+    stage.until_condition("ConfigValid", "False").await?;
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    gone(&stage).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o37_a_deletion_waits_for_the_queue_and_can_be_overridden() -> Result<()> {
+    let stage = ready("o37", 2).await?;
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 11);
+    stage.merge(json!({"spec": {"deletion": {"deadline": "1s"}}})).await?;
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    let group = stage
+        .until("deadline", |group| condition(group, "DrainSafe").1 == "DeadlinePassed")
+        .await?;
+    let message = condition(&group, "DrainSafe").2;
+    ensure!(message.contains("11 transactions") && message.contains("Discard"), "{message}");
+    ensure!(stage.nodes.view("hlr-0").writes_stopped, "writes were not stopped");
+    ensure!(stage.api::<StatefulSet>().get_opt("hlr").await?.is_some(), "the pods are gone");
+    stage.merge(json!({"spec": {"deletion": {"policy": "Discard"}}})).await?;
+    gone(&stage).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_ends_when_the_queue_is_empty_and_ends_the_bookkeeping() -> Result<()> {
+    let stage = ready("delete", 2).await?;
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 11);
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    stage.until("deleting", |group| condition(group, "DrainSafe").1 == "Draining").await?;
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 0);
+    gone(&stage).await?;
+    ensure!(stage.nodes.group_ended(), "no node was told that the group ends");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o39_finalizers_of_others_are_kept_and_ours_is_there_once() -> Result<()> {
+    let stage = Stage::start("o39").await?;
+    let mut group = minimal_group(1);
+    group["metadata"]["finalizers"] = json!(["example.com/theirs"]);
+    stage.apply(&group).await?;
+    let group = stage.until_ready().await?;
+    let finalizers = group.metadata.finalizers.clone().unwrap_or_default();
+    ensure!(finalizers.len() == 2, "{finalizers:?}");
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    stage
+        .until("ours is gone", |group| {
+            group.metadata.finalizers.as_deref() == Some(&["example.com/theirs".to_owned()])
+        })
+        .await?;
+    stage.merge(json!({"metadata": {"finalizers": null}})).await.ok();
+    gone(&stage).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o33_groups_can_be_edited_while_the_operator_is_away() -> Result<()> {
+    let mut stage = ready("o33", 1).await?;
+    stage.kill_operator();
+    scale(&stage, 2).await?;
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    ensure!(stage.group().await?.metadata.deletion_timestamp.is_some(), "not even marked");
+    stage.start_operator();
+    gone(&stage).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_paused_group_is_left_alone_and_still_reported() -> Result<()> {
+    let stage = ready("paused", 1).await?;
+    stage.merge(json!({"spec": {"paused": true, "replicas": 3}})).await?;
+    stage.until_condition("Paused", "True").await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    ensure!(pods_wanted(&stage).await? == 1, "a paused group was scaled");
+    stage.merge(json!({"spec": {"paused": false}})).await?;
+    stage.until_ready().await?;
+    ensure!(pods_wanted(&stage).await? == 3, "pods do not follow");
+    Ok(())
+}
