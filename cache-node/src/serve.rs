@@ -13,6 +13,7 @@ use cachetier_model::NodeEntry;
 use cachetier_model::node_config::{ListenConfig, NodeConfig};
 use cachetier_runtime::{AdminEndpoint, Tasks};
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -119,8 +120,10 @@ async fn endless(task: impl Future<Output = ()>) -> Result<(), Infallible> {
     Ok(())
 }
 
-/// Without an operator and without `--advertise`: the host's name and the listening port.
+/// Without `--advertise`: the address listened on, or the host's name where that is every address.
 fn default_address(name: &str, listen: &ListenConfig) -> String {
-    let port = listen.grpc.rsplit_once(':').map_or("7070", |(_, port)| port);
-    format!("{name}:{port}")
+    match listen.grpc.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_unspecified() => format!("{name}:{}", address.port()),
+        _ => listen.grpc.clone(),
+    }
 }

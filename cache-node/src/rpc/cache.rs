@@ -6,19 +6,15 @@ use super::route::Route;
 use super::{answers, errors};
 use crate::metrics::RpcMetrics;
 use cachetier_client::convert::topology_to_wire;
-use cachetier_group::Position;
 use cachetier_proto::v1;
 use cachetier_proto::v1::cache_server::Cache;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio_stream::wrappers::WatchStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming};
-use uuid::Uuid;
-
-const WAIT_MAX: Duration = Duration::from_secs(600);
 
 #[derive(Clone)]
 pub struct CacheService {
@@ -84,14 +80,7 @@ impl Cache for CacheService {
         request: Request<v1::WaitFlushedRequest>,
     ) -> Result<Response<v1::WaitFlushedResponse>, Status> {
         authorize(&request, Act::Cache)?;
-        let request = request.into_inner();
-        let position = request.position.ok_or_else(|| errors::missing("the position"))?;
-        let journal = Uuid::parse_str(&position.journal)
-            .map_err(|_| errors::missing("a journal identity in the position"))?;
-        let position = Position { journal, sequence: position.sequence };
-        let timeout = Duration::from_millis(request.timeout_ms).min(WAIT_MAX);
-        let flushed = self.route.group.wait_flushed(position, timeout).await;
-        let flushed = flushed.map_err(|e| self.route.refused(&e))?;
+        let flushed = self.route.wait_flushed(request.into_inner()).await?;
         Ok(Response::new(v1::WaitFlushedResponse { flushed }))
     }
 

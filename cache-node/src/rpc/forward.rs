@@ -8,6 +8,8 @@ use cachetier_client::{ClientError, Endpoint, NodeChannel};
 use cachetier_model::NodeEntry;
 use cachetier_proto::v1;
 use dashmap::DashMap;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -18,6 +20,7 @@ const AWAY: Duration = Duration::from_secs(1);
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// Operations on unique keys wait for the backend at the owner.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+const WAIT_MARGIN: Duration = Duration::from_secs(2);
 
 pub struct Forwarder {
     peers: Arc<NodePeers>,
@@ -56,6 +59,30 @@ impl Forwarder {
             node.cache().transact(request).await
         };
         self.call(owner, WRITE_TIMEOUT + Duration::from_secs(1), call).await
+    }
+
+    /// Asks these nodes at once; the one whose journal it is answers. The error is the last one.
+    pub async fn wait_flushed(
+        &self,
+        nodes: &[NodeEntry],
+        mut request: v1::WaitFlushedRequest,
+    ) -> Option<Result<bool, ClientError>> {
+        request.forwarded = true;
+        let timeout = Duration::from_millis(request.timeout_ms) + WAIT_MARGIN;
+        let ask = |owner| {
+            let request = request.clone();
+            let call = |node: NodeChannel| async move { node.cache().wait_flushed(request).await };
+            self.call(owner, timeout, call)
+        };
+        let mut asked: FuturesUnordered<_> = nodes.iter().map(ask).collect();
+        let mut last = None;
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(answer) => return Some(Ok(answer.flushed)),
+                Err(error) => last = Some(Err(error)),
+            }
+        }
+        last
     }
 
     async fn call<T, F>(

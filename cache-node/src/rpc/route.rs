@@ -8,7 +8,7 @@ use super::{answers, errors};
 use cachetier_client::convert::{read_plan, topology_from_wire, transaction};
 use cachetier_client::{ClientError, Reason};
 use cachetier_group::{
-    AnswerWhen, Group, GroupError, KeySelector, ReadCall, ReadOutcome, TransactCall,
+    AnswerWhen, Group, GroupError, KeySelector, Position, ReadCall, ReadOutcome, TransactCall,
 };
 use cachetier_model::node_config::{BypassConfig, BypassWrites};
 use cachetier_model::{GroupSchema, NodeEntry, Value};
@@ -18,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Status};
+use uuid::Uuid;
 
+const WAIT_MAX: Duration = Duration::from_secs(600);
 const HOLD_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves calls wherever their instance is.
@@ -102,6 +104,31 @@ impl Route {
                     self.hold(deadline, &reason).await?;
                 }
             }
+        }
+    }
+
+    /// Whether a position has reached the backend; the node whose journal it is knows.
+    pub async fn wait_flushed(&self, mut request: v1::WaitFlushedRequest) -> Result<bool, Status> {
+        request.timeout_ms = request.timeout_ms.min(WAIT_MAX.as_millis() as u64);
+        let wire = request.position.as_ref().ok_or_else(|| errors::missing("the position"))?;
+        let journal = Uuid::parse_str(&wire.journal)
+            .map_err(|_| errors::missing("a journal identity in the position"))?;
+        let position = Position { journal, sequence: wire.sequence };
+        let timeout = Duration::from_millis(request.timeout_ms);
+        let error = match self.group.wait_flushed(position, timeout).await {
+            Ok(flushed) => return Ok(flushed),
+            Err(error) => error,
+        };
+        if request.forwarded || !matches!(error, GroupError::Unknown { .. }) {
+            return Err(self.refused(&error));
+        }
+        let own = &self.group.node().name;
+        let nodes = self.group.topology().map(|t| t.nodes.clone()).unwrap_or_default();
+        let others: Vec<NodeEntry> = nodes.into_iter().filter(|n| n.name != *own).collect();
+        match self.forwarder.wait_flushed(&others, request).await {
+            Some(Ok(flushed)) => Ok(flushed),
+            Some(Err(error)) => Err(errors::from_peer(&error)),
+            None => Err(self.refused(&error)),
         }
     }
 

@@ -125,7 +125,7 @@ impl Client {
     }
 
     /// True once the position has reached the backend, false when the time ran out. The position's
-    /// journal belongs to one node; every node is asked until that one answers.
+    /// journal belongs to one node; any node finds it.
     pub async fn wait_flushed(
         &self,
         position: &Position,
@@ -137,6 +137,7 @@ impl Client {
                 sequence: position.sequence,
             }),
             timeout_ms: timeout.as_millis().try_into().unwrap_or(u64::MAX),
+            forwarded: false,
         };
         let mut last = ClientError::NoNodes;
         for endpoint in self.inner.router.all() {
