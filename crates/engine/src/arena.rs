@@ -7,13 +7,14 @@
 
 /// Block sizes and offsets are multiples of this.
 const UNIT: usize = 4;
-/// A chunk; blocks never cross one.
-const CHUNK: usize = 16 << 10;
+/// A chunk; blocks never cross one. Of few sizes and never grown, so that what the allocator holds
+/// is what is accounted.
+const CHUNK: usize = 8 << 10;
 const UNITS_PER_CHUNK: u32 = (CHUNK / UNIT) as u32;
 /// The longest block: 254 units; the first byte 255 is left for later forms.
 const BLOCK_UNITS_MAX: usize = 254;
-/// The first chunk of a slot starts this small and grows, so that small populations stay small.
-const FIRST_CHUNK: usize = 256;
+/// The first chunks of a slot are smaller, so that small populations stay small.
+const FIRST_CHUNK: usize = 1 << 10;
 /// Offsets from here on number the large records.
 const LARGE: u32 = 1 << 31;
 /// Free bytes (besides a quarter of the arena) before compaction is worth its copy.
@@ -25,14 +26,13 @@ pub(crate) struct Offset(pub(crate) u32);
 
 #[derive(Debug, Default)]
 pub(crate) struct Arena {
-    /// Every chunk but the last is filled up to what no record fitted into.
+    /// Every chunk but the last is filled up to what no record fitted into. None ever grows.
     chunks: Vec<Vec<u8>>,
     /// First free block per size in units; the next one's offset (plus one) stands in the block.
     free: Vec<u32>,
     free_bytes: usize,
-    /// Sum of the chunks' capacities, and of their lengths.
+    /// Sum of the chunks' capacities.
     chunk_capacity: usize,
-    chunk_length: usize,
     large: Vec<Box<[u8]>>,
     large_free: Vec<u32>,
     large_bytes: usize,
@@ -65,15 +65,15 @@ impl Arena {
             return 0;
         }
         match self.chunks.last() {
-            Some(last) if last.len() + units * UNIT <= CHUNK => {
-                grown(last.len(), last.capacity(), units * UNIT) - last.capacity()
-            }
-            _ => self.new_chunk_capacity(units * UNIT) + size_of::<Vec<u8>>() * 2,
+            Some(last) if last.len() + units * UNIT <= last.capacity() => 0,
+            _ => self.new_chunk_capacity() + size_of::<Vec<u8>>() * 4,
         }
     }
 
-    fn new_chunk_capacity(&self, needed: usize) -> usize {
-        if self.chunks.is_empty() { FIRST_CHUNK.max(needed) } else { CHUNK }
+    fn new_chunk_capacity(&self) -> usize {
+        // two of each size before the next
+        let doublings = (self.chunks.len() / 2).min(8);
+        (FIRST_CHUNK << doublings).min(CHUNK)
     }
 
     /// Stores a record; `None` only when the slot's address space (8 GiB) is used up.
@@ -129,31 +129,21 @@ impl Arena {
 
     fn append(&mut self, units: usize) -> Option<u32> {
         let needed = units * UNIT;
-        if self.chunks.last().is_none_or(|last| last.len() + needed > CHUNK) {
-            if let Some(last) = self.chunks.last_mut() {
-                let unused = CHUNK - last.len();
-                self.free_bytes += unused;
-                self.chunk_length += unused;
-                let capacity = last.capacity();
-                last.reserve_exact(unused);
-                last.resize(CHUNK, 0);
-                self.chunk_capacity += last.capacity() - capacity;
+        if self.chunks.last().is_none_or(|last| last.len() + needed > last.capacity()) {
+            if let Some(last) = self.chunks.last() {
+                self.free_bytes += last.capacity() - last.len();
             }
-            let chunk = Vec::with_capacity(self.new_chunk_capacity(needed));
+            let chunk = Vec::with_capacity(self.new_chunk_capacity());
             self.chunk_capacity += chunk.capacity();
+            if self.chunks.len() == self.chunks.capacity() {
+                self.chunks.reserve_exact(1 + self.chunks.len() / 8);
+            }
             self.chunks.push(chunk);
         }
         let number = self.chunks.len() - 1;
         let last = self.chunks.last_mut()?;
         let start = last.len();
-        let capacity = grown(start, last.capacity(), needed);
-        if capacity > last.capacity() {
-            let before = last.capacity();
-            last.reserve_exact(capacity - start);
-            self.chunk_capacity += last.capacity() - before;
-        }
         last.resize(start + needed, 0);
-        self.chunk_length += needed;
         let offset = number as u64 * u64::from(UNITS_PER_CHUNK) + (start / UNIT) as u64;
         u32::try_from(offset).ok().filter(|offset| *offset < LARGE)
     }
@@ -187,7 +177,7 @@ impl Arena {
 
     /// Whether more than a quarter of the bytes are free.
     pub(crate) fn fragmented(&self) -> bool {
-        self.free_bytes > FRAGMENTED_BYTES && self.free_bytes * 4 > self.chunk_length
+        self.free_bytes > FRAGMENTED_BYTES && self.free_bytes * 4 > self.chunk_capacity
     }
 
     /// Bytes held, slack included.
@@ -204,15 +194,6 @@ impl Arena {
 #[inline]
 fn place(offset: u32) -> (usize, usize) {
     ((offset / UNITS_PER_CHUNK) as usize, (offset % UNITS_PER_CHUNK) as usize * UNIT)
-}
-
-/// Capacity of a chunk after appending: by a quarter at a time, up to the full chunk.
-fn grown(length: usize, capacity: usize, needed: usize) -> usize {
-    if length + needed <= capacity {
-        capacity
-    } else {
-        (length + needed).max(capacity + capacity / 4).next_multiple_of(64).min(CHUNK)
-    }
 }
 
 #[cfg(test)]

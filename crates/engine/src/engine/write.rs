@@ -5,7 +5,7 @@ use crate::slot::Target;
 use crate::state::Pending;
 use crate::work::{Outcome, Work};
 use crate::{Committed, TransactError};
-use cachetier_model::{RootKey, Transaction};
+use cachetier_model::{ChangeKind, RootKey, RowChange, Transaction};
 
 /// Attempts to look into another instance's slot (for lookup uniqueness) before the caller is
 /// told to try again.
@@ -66,11 +66,9 @@ impl Engine {
         if packed.is_some() && !self.memory.admits(growth + STATE_BYTES) {
             return Err(TransactError::MemoryFull);
         }
-        let before = before.map(<[u8]>::to_vec);
         let awaits_backend = self.rules.awaits_backend(&changes);
-        let root_changed = changes.iter().any(|c| c.table == 0);
-        let moves = if root_changed {
-            self.lookup_moves(before.as_deref(), packed.as_deref())
+        let moves = if self.rules.moves_lookups(&changes) {
+            self.lookup_moves(before, packed.as_deref())
         } else {
             Vec::new()
         };
@@ -97,7 +95,8 @@ impl Engine {
             slot.pending_bytes += image.as_ref().map_or(0, |i| i.len());
             slot.state_mut(target.key).pending = Some(Box::new(Pending { sequence, image }));
         } else {
-            self.apply(slot, target, packed.as_deref());
+            self.replace(slot, target, packed.as_deref());
+            self.count_changes(&changes);
             self.release(target, &moves);
             let state = slot.state_mut(target.key);
             state.dirty = sequence;
@@ -106,20 +105,32 @@ impl Engine {
         Ok(Some(Committed { sequence, rows, awaits_backend }))
     }
 
-    /// Makes the packed instance (`None`: its absence) the visible one. Lookups are the caller's.
+    /// Makes the packed instance (`None`: its absence) the visible one, and counts its rows.
+    /// Lookups are the caller's.
     pub(super) fn apply(&self, slot: &mut Changing<'_>, target: Target<'_>, packed: Option<&[u8]>) {
         if let Some(old) = slot.record(target) {
             self.count(old, -1);
         }
+        if let Some(packed) = packed {
+            self.count(packed, 1);
+        }
+        self.replace(slot, target, packed);
+    }
+
+    fn replace(&self, slot: &mut Changing<'_>, target: Target<'_>, packed: Option<&[u8]>) {
         match packed {
             // an address space of 8 GiB per slot is never full before the budget is
-            Some(packed) => {
-                if slot.put(target, packed) {
-                    self.count(packed, 1);
-                }
-            }
-            None => {
-                slot.take(target);
+            Some(packed) => slot.put(target, packed),
+            None => slot.take(target),
+        };
+    }
+
+    fn count_changes(&self, changes: &[RowChange]) {
+        for change in changes {
+            match change.kind {
+                ChangeKind::Insert => self.memory.count_rows(change.table, 1),
+                ChangeKind::Delete => self.memory.count_rows(change.table, -1),
+                ChangeKind::Update => {}
             }
         }
     }

@@ -10,6 +10,8 @@ use cachetier_model::{ChangeKind, ColumnId, GroupSchema, Row, RowChange, Value};
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
     tables: Vec<TableRules>,
+    /// Root columns of the lookup keys.
+    lookup_columns: Vec<ColumnId>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -37,7 +39,18 @@ impl Rules {
                 external: table.external_keys.iter().map(|key| key.columns.clone()).collect(),
             }
         };
-        Self { tables: schema.tables.iter().enumerate().map(table).collect() }
+        Self {
+            tables: schema.tables.iter().enumerate().map(table).collect(),
+            lookup_columns: schema.lookups.iter().flat_map(|l| l.columns.clone()).collect(),
+        }
+    }
+
+    /// Whether lookup keys may come, go or change.
+    pub(crate) fn moves_lookups(&self, changes: &[RowChange]) -> bool {
+        changes.iter().filter(|change| change.table == 0).any(|change| match change.kind {
+            ChangeKind::Insert | ChangeKind::Delete => true,
+            ChangeKind::Update => change.changed.iter().any(|c| self.lookup_columns.contains(c)),
+        })
     }
 
     pub(crate) fn awaits_backend(&self, changes: &[RowChange]) -> bool {
