@@ -51,9 +51,11 @@ fn by_id(summary: &Summary) -> BTreeMap<String, Outcome> {
     ids
 }
 
-/// The id with which the last part of a test's path begins.
+/// The id with which the last part of a test's path begins, after the level's name if that is there.
 fn id_of(name: &str) -> Option<String> {
-    let (id, _) = name.rsplit("::").next()?.split_once('_')?;
+    let name = name.rsplit("::").next()?;
+    let name = name.strip_prefix("e2e_").unwrap_or(name);
+    let (id, _) = name.split_once('_')?;
     let letter = id.chars().next()?;
     let number = id.get(1..)?;
     let total = [OPERATOR, DATA].into_iter().find(|(known, _)| *known == letter)?.1;
@@ -99,6 +101,7 @@ mod tests {
     fn ids_come_from_the_last_part_of_a_path() {
         assert_eq!(id_of("lanes::tests::d07_a_copy_is_fenced").as_deref(), Some("D07"));
         assert_eq!(id_of("o87_evicted").as_deref(), Some("O87"));
+        assert_eq!(id_of("e2e_o42_a_chart").as_deref(), Some("O42"));
         for name in ["o88_none", "old_rows", "d7_short", "o14", "x::do_it"] {
             assert_eq!(id_of(name), None, "{name}");
         }
