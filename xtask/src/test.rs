@@ -10,6 +10,9 @@ pub use runner::{Outcome, Summary};
 
 use crate::{e2e, process, workspace};
 
+/// Operator tests at a time; each has a namespace of its own.
+const OPERATOR_THREADS: usize = 6;
+
 /// What a test needs to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
@@ -64,31 +67,41 @@ pub fn of_levels(levels: &[Level], filters: &[String]) -> Result<Summary> {
     process::run(workspace::cargo().args(["build", "--workspace", "--bins"]))?;
     let servers = servers::Servers::start(levels)?;
     let mut summary = Summary::default();
-    for targets in selections(levels) {
+    for selection in selections(levels) {
         let mut command = workspace::cargo();
-        command.args(["test", "--workspace", "--no-fail-fast"]).args(targets);
+        command.args(["test", "--workspace", "--no-fail-fast"]).args(selection.targets);
         command.envs(servers.environment()).arg("--").args(filters);
+        if let Some(threads) = selection.threads {
+            command.arg(format!("--test-threads={threads}"));
+        }
         summary.add(runner::run(&mut command)?);
     }
     servers.stop()?;
     Ok(summary)
 }
 
-/// Cargo's words for the test programs of these levels. All of them name the whole workspace, so
-/// that its dependencies are built once, with one set of features.
-fn selections(levels: &[Level]) -> Vec<Vec<&'static str>> {
+/// Which test programs one `cargo test` runs.
+struct Selection {
+    targets: Vec<&'static str>,
+    /// Tests at a time, where the number of processors is the wrong answer.
+    threads: Option<usize>,
+}
+
+/// The test programs of these levels. All of them name the whole workspace, so that its
+/// dependencies are built once, with one set of features.
+fn selections(levels: &[Level]) -> Vec<Selection> {
     let mut selections = Vec::new();
     if levels.contains(&Level::Unit) {
-        selections.push(vec!["--exclude", "system-tests"]);
+        let targets = vec!["--exclude", "system-tests"];
+        selections.push(Selection { targets, threads: None });
     }
-    let mut system = Vec::new();
-    for (level, pattern) in [(Level::Node, "node_*"), (Level::Operator, "operator_*")] {
-        if levels.contains(&level) && has_system_test(pattern) {
-            system.extend(["--test", pattern]);
-        }
+    if levels.contains(&Level::Node) && has_system_test("node_*") {
+        selections.push(Selection { targets: vec!["--test", "node_*"], threads: None });
     }
-    if !system.is_empty() {
-        selections.push(system);
+    if levels.contains(&Level::Operator) && has_system_test("operator_*") {
+        // these mostly wait, to see that nothing happens
+        let targets = vec!["--test", "operator_*"];
+        selections.push(Selection { targets, threads: Some(OPERATOR_THREADS) });
     }
     selections
 }
