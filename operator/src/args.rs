@@ -12,6 +12,7 @@ pub struct Args {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "made once per process")]
 pub enum Command {
     /// Reconcile CacheGroups until stopped.
     Run(RunArgs),

@@ -99,7 +99,7 @@ async fn pass(context: &Context, group: Arc<CacheGroup>) -> Result<Action, Recon
     if !deleting && !deletion::holds(&group) {
         deletion::hold(context, &group).await?;
     }
-    let observed = dereference::dereference(context, group).await?;
+    let observed = Box::pin(dereference::dereference(context, group)).await?;
     let plan = plan(&observed);
     if plan.drain.as_ref().is_some_and(|drain| drain.done) {
         deletion::release(context, &observed).await?;
@@ -108,7 +108,7 @@ async fn pass(context: &Context, group: Arc<CacheGroup>) -> Result<Action, Recon
     let applied = if observed.group.spec.paused && !deleting {
         Ok(apply::Applied::paused(&observed))
     } else {
-        apply::apply(context, &observed, &plan).await
+        Box::pin(apply::apply(context, &observed, &plan)).await
     };
     let (applied, failure) = match applied {
         Ok(applied) => (applied, None),

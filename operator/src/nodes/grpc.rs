@@ -148,7 +148,7 @@ impl Nodes for GrpcNodes {
 }
 
 fn view(answer: v1::StatusResponse) -> NodeView {
-    let backlog = answer.backlog.clone().unwrap_or_default();
+    let backlog = answer.backlog.unwrap_or_default();
     NodeView {
         phase: phase(answer.phase()).to_owned(),
         group_uid: answer.group_uid,

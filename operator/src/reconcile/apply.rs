@@ -66,7 +66,7 @@ pub async fn apply(
     let children = build(&blueprint, secrets)?;
     let writer = Writer { context, observed };
     let topology = writer.record(plan, &blueprint.owner).await?;
-    let stateful_set = writer.children(children).await?;
+    let stateful_set = Box::pin(writer.children(children)).await?;
     writer.jobs_to_delete(plan).await?;
     tell_nodes(context, observed, plan, topology.as_ref()).await;
     writer.replace_pod(plan).await?;
@@ -341,10 +341,9 @@ async fn tell_nodes(
     let to_drain = plan.topology.drain.iter().copied();
     let for_deletion = plan.drain.iter().flat_map(|drain| &drain.stop_writes).map(|n| (*n, true));
     for (ordinal, stop) in to_drain.chain(for_deletion) {
-        if let Some(node) = nodes.get(&ordinal) {
-            if let Err(error) = context.nodes.drain(node, stop).await {
-                tracing::warn!(node = node.pod, %error, stop, "node did not take the drain order");
-            }
+        let Some(node) = nodes.get(&ordinal) else { continue };
+        if let Err(error) = context.nodes.drain(node, stop).await {
+            tracing::warn!(node = node.pod, %error, stop, "node did not take the drain order");
         }
     }
     let Some(topology) = topology else { return };

@@ -56,10 +56,10 @@ impl Context {
         now: jiff::Timestamp,
     ) -> Result<Option<Arc<Identity>>, ReconcileError> {
         let Some(authority) = authority else { return Ok(None) };
-        if let Some(known) = self.identities.get(uid) {
-            if known.0 == authority.certificate {
-                return Ok(Some(known.1.clone()));
-            }
+        if let Some(known) = self.identities.get(uid)
+            && known.0 == authority.certificate
+        {
+            return Ok(Some(known.1.clone()));
         }
         let identity = Arc::new(authority.issue(role::OPERATOR, &[], now)?);
         self.identities.insert(uid.to_owned(), (authority.certificate, identity.clone()));
