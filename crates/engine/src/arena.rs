@@ -55,6 +55,12 @@ impl Arena {
         block.get(1..length).unwrap_or_default()
     }
 
+    /// The arena's bytes from the record on, without looking at it.
+    pub(crate) fn from(&self, offset: Offset) -> &[u8] {
+        let (chunk, at) = place(offset.0);
+        self.chunks.get(chunk).and_then(|c| c.get(at..)).unwrap_or_default()
+    }
+
     /// Bytes the arena would grow by for a record of this length.
     pub(crate) fn growth_for(&self, length: usize) -> usize {
         let units = units(length);

@@ -84,6 +84,15 @@ impl Index {
         None
     }
 
+    /// Asks for the lines a search begins with.
+    pub(crate) fn prefetch(&self, place: Place) {
+        let home = place.home(self.tags.len());
+        if let Some((tags, offsets)) = self.tags.get(home).zip(self.offsets.get(home)) {
+            crate::prefetch::line(tags);
+            crate::prefetch::line(offsets);
+        }
+    }
+
     /// Adds a record that is not in the table yet; there must be room ([`Index::reserve`]).
     pub(crate) fn insert(&mut self, place: Place, offset: Offset) {
         let groups = self.tags.len();

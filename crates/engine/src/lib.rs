@@ -17,6 +17,7 @@ mod index;
 mod layout;
 mod lookup;
 mod memory;
+mod prefetch;
 #[cfg(test)]
 mod samples;
 mod slot;

@@ -57,6 +57,25 @@ impl LookupIndex {
         self.shards.get((hash >> (64 - SHARD_BITS)) as usize)
     }
 
+    pub(crate) fn prefetch_shard(&self, hash: u64) {
+        if let Some(shard) = self.shard(hash) {
+            crate::prefetch::line(shard);
+        }
+    }
+
+    /// Asks for the lines a search begins with.
+    pub(crate) fn prefetch_group(&self, hash: u64) {
+        let Some(shard) = self.shard(hash) else { return };
+        let shard = shard.lock();
+        let home = Print::of_hash(hash).home(shard.tags.len());
+        let parts = (shard.tags.get(home), shard.highs.get(home), shard.roots.get(home));
+        if let (Some(tags), Some(highs), Some(roots)) = parts {
+            crate::prefetch::line(tags);
+            crate::prefetch::line(highs);
+            crate::prefetch::line(roots);
+        }
+    }
+
     /// Short hashes of root keys that may have the lookup key with this hash.
     pub(crate) fn candidates(&self, hash: u64) -> Candidates {
         self.shard(hash).map_or_else(Candidates::new, |s| s.lock().candidates(Print::of_hash(hash)))

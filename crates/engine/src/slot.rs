@@ -65,6 +65,19 @@ impl Slot {
         found.map(|(_, offset)| self.arena.get(offset))
     }
 
+    /// Asks for the group of the index in which the instance would be.
+    pub(crate) fn prefetch_index(&self, place: Place) {
+        self.index.prefetch(place);
+    }
+
+    /// Asks for the first record that may be the instance.
+    pub(crate) fn prefetch_record(&self, place: Place) {
+        if let Some((_, offset)) = self.index.find(place, |_| true) {
+            // most instances fit into this many bytes
+            crate::prefetch::lines(self.arena.from(offset), 192);
+        }
+    }
+
     pub(crate) fn state(&self, key: &RootKey) -> Option<&State> {
         if self.states.is_empty() { None } else { self.states.get(key) }
     }

@@ -417,3 +417,14 @@ fn a_full_subscriber_takes_at_most_160_bytes_with_its_indexes() {
     let each = (engine.usage().bytes - base) as f64 / count as f64;
     assert!(each <= 160.0, "{each} bytes per subscriber");
 }
+
+#[test]
+fn a_batch_of_lookups_answers_as_one_by_one() {
+    let engine = hlr_with(1..=100);
+    let numbers: Vec<_> = (0..=101).map(|id| number(&format!("{id:015}"))).collect();
+    let batch = engine.resolve_batch(0, &numbers.iter().collect::<Vec<_>>());
+    let single: Vec<_> = numbers.iter().map(|n| engine.resolve(0, n)).collect();
+    assert_eq!(batch, single);
+    assert_eq!(batch.iter().filter(|r| r.root.is_some()).count(), 100);
+    engine.prefetch(&[int_key(1), int_key(1_000)]);
+}
