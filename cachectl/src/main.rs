@@ -3,6 +3,11 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
+/// `println!` that survives a closed pipe.
+macro_rules! say {
+    ($($text:tt)*) => { crate::output::line(format_args!($($text)*)) };
+}
+
 mod arguments;
 mod commands;
 mod exit;

@@ -3,6 +3,8 @@
 use anyhow::Result;
 use comfy_table::{Table, presets};
 use serde_json::Value;
+use std::fmt::Arguments;
+use std::io::Write;
 
 pub fn table<I, T>(header: I) -> Table
 where
@@ -16,12 +18,19 @@ where
     table
 }
 
+/// One line to standard output. A reader that has seen enough (`| head`) ends the program quietly.
+pub fn line(text: Arguments<'_>) {
+    if writeln!(std::io::stdout().lock(), "{text}").is_err() {
+        std::process::exit(0);
+    }
+}
+
 pub fn print_table(table: &Table) {
-    println!("{}", table.trim_fmt());
+    say!("{}", table.trim_fmt());
 }
 
 pub fn print_json(value: &Value) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
 }
 

@@ -144,9 +144,12 @@ impl Sums {
             ]);
         }
         output::print_table(&table);
-        println!(
+        say!(
             "{} instances with {} rows compared, {} not loaded, {} differences",
-            self.instances, self.rows, self.not_loaded, self.differences
+            self.instances,
+            self.rows,
+            self.not_loaded,
+            self.differences
         );
     }
 }

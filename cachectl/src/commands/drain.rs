@@ -39,9 +39,9 @@ pub async fn run(reach: &Reach, arguments: &DrainArguments, format: Format) -> R
             "drained": drained,
             "backlog": {"transactions": left.transactions, "bytes": left.bytes},
         }))?,
-        Format::Table if arguments.resume => println!("writes are taken again"),
-        Format::Table if drained => println!("drained: the backend has every write"),
-        Format::Table => println!(
+        Format::Table if arguments.resume => say!("writes are taken again"),
+        Format::Table if drained => say!("drained: the backend has every write"),
+        Format::Table => say!(
             "not drained: {} transactions are still to be flushed; writes stay refused \
              (`drain --resume` takes them again)",
             left.transactions

@@ -87,12 +87,12 @@ fn source(source: Source) -> &'static str {
 
 fn print(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<()> {
     if !answer.found {
-        println!("not found");
+        say!("not found");
         return Ok(());
     }
     for table in &answer.tables {
         let columns = columns(schema, read, &table.table)?;
-        println!("{} ({} rows)", table.table, table.rows.len());
+        say!("{} ({} rows)", table.table, table.rows.len());
         // A single wide row reads better as a list.
         if let ([row], true) = (table.rows.as_slice(), columns.len() > 12) {
             let mut list = output::table(["column", "value"]);
@@ -109,12 +109,12 @@ fn print(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<()> {
             }
             output::print_table(&grid);
         }
-        println!();
+        say!("");
     }
     match answer.source {
         Source::Cache => {}
-        Source::ReadThrough => println!("(loaded from the backend just now)"),
-        Source::Bypass => println!(
+        Source::ReadThrough => say!("(loaded from the backend just now)"),
+        Source::Bypass => say!(
             "(straight from the backend, because the owner is away: its latest writes may be missing)"
         ),
     }

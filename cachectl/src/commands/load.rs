@@ -123,7 +123,7 @@ fn to_json(progress: &Progress) -> Json {
 }
 
 fn print(progress: &Progress) {
-    println!(
+    say!(
         "{} % loaded, {} of {} served slots complete{}",
         progress.percent(),
         progress.slots_covered,
@@ -131,7 +131,7 @@ fn print(progress: &Progress) {
         progress.remaining_seconds().map_or(String::new(), |s| format!(", {} to go", seconds(s)))
     );
     if progress.stopped_by_memory {
-        println!("stopped: the nodes' memory is full; raise spec.memory.capacity");
+        say!("stopped: the nodes' memory is full; raise spec.memory.capacity");
     }
     let mut table = output::table(["table", "rows", "expected"]);
     for (name, (rows, expected)) in &progress.tables {

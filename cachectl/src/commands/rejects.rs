@@ -28,7 +28,7 @@ pub async fn run(reach: &Reach, command: &RejectsCommand, format: Format) -> Res
         RejectsCommand::Discard { id, yes } => {
             let (_, reject) = find(reach, *id).await?;
             if !yes && !confirmed(&reject)? {
-                println!("nothing was dropped");
+                say!("nothing was dropped");
                 return Ok(Exit::NotGood);
             }
             resolve(reach, *id, true, format).await
@@ -65,7 +65,7 @@ async fn list(reach: &Reach, limit: u32, format: Format) -> Result<Exit> {
             let list: Vec<Json> = rejects.iter().map(|(_, r)| to_json(r)).collect();
             output::print_json(&json!({"rejects": list}))?;
         }
-        Format::Table if rejects.is_empty() => println!("no rejects"),
+        Format::Table if rejects.is_empty() => say!("no rejects"),
         Format::Table => {
             let mut table = output::table([
                 "id",
@@ -96,15 +96,15 @@ async fn list(reach: &Reach, limit: u32, format: Format) -> Result<Exit> {
 }
 
 fn show(reject: &Reject) {
-    println!("reject {} of {}", reject.id, reject.node);
-    println!("  sequence    {}", reject.sequence);
-    println!("  age         {}", seconds(reject.age_seconds));
-    println!("  SQLSTATE    {}", reject.sqlstate);
-    println!("  table       {}", reject.table);
-    println!("  constraint  {}", reject.constraint);
-    println!("  message     {}", reject.message);
-    println!("  behind it   {} transactions of the same instance", reject.following);
-    println!(
+    say!("reject {} of {}", reject.id, reject.node);
+    say!("  sequence    {}", reject.sequence);
+    say!("  age         {}", seconds(reject.age_seconds));
+    say!("  SQLSTATE    {}", reject.sqlstate);
+    say!("  table       {}", reject.table);
+    say!("  constraint  {}", reject.constraint);
+    say!("  message     {}", reject.message);
+    say!("  behind it   {} transactions of the same instance", reject.following);
+    say!(
         "\nRepair the cause and `rejects replay {0}`, or give it up with `rejects discard {0}`.",
         reject.id
     );
@@ -117,7 +117,7 @@ async fn resolve(reach: &Reach, id: u64, discard: bool, format: Format) -> Resul
     let what = if discard { "discarded" } else { "replayed" };
     match format {
         Format::Json => output::print_json(&json!({"id": id, what: transactions}))?,
-        Format::Table => println!("{transactions} transactions {what}"),
+        Format::Table => say!("{transactions} transactions {what}"),
     }
     Ok(Exit::Done)
 }

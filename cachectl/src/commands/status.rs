@@ -44,11 +44,11 @@ pub async fn run(reach: &Reach, format: Format) -> Result<Exit> {
 }
 
 fn print(reach: &Reach, answers: &[NodeAnswer]) {
-    println!("group {}", reach.client.group());
+    say!("group {}", reach.client.group());
     if let Some(resource) = &reach.resource {
         print_resource(resource);
     }
-    println!();
+    say!("");
     let mut table = output::table([
         "node",
         "phase",
@@ -85,27 +85,30 @@ fn print(reach: &Reach, answers: &[NodeAnswer]) {
         match answer {
             Ok(status) => {
                 for problem in &status.problems {
-                    println!("{}: {}: {}", node.name, problem.reason, problem.message);
+                    say!("{}: {}: {}", node.name, problem.reason, problem.message);
                 }
             }
-            Err(error) => println!("{}: {error}", node.name),
+            Err(error) => say!("{}: {error}", node.name),
         }
     }
 }
 
 fn print_resource(resource: &CacheGroup) {
     let Some(status) = &resource.status else {
-        println!("the operator has not reported on it yet");
+        say!("the operator has not reported on it yet");
         return;
     };
-    println!("{:?}, {} nodes ready", status.phase, status.ready);
+    say!("{:?}, {} nodes ready", status.phase, status.ready);
     if !status.message.is_empty() {
-        println!("{}: {}", status.reason, status.message);
+        say!("{}: {}", status.reason, status.message);
     }
     for condition in &status.conditions {
-        println!(
+        say!(
             "  {:<18} {:<8} {:<24} {}",
-            condition.type_, condition.status, condition.reason, condition.message
+            condition.type_,
+            condition.status,
+            condition.reason,
+            condition.message
         );
     }
 }

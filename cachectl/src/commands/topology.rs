@@ -11,7 +11,7 @@ pub fn run(reach: &Reach, format: Format) -> Result<Exit> {
     match format {
         Format::Json => output::print_json(&serde_json::to_value(topology.as_ref())?)?,
         Format::Table => {
-            println!("version {}", topology.epoch.0);
+            say!("version {}", topology.epoch.0);
             let mut table = output::table(["node", "slots", "address"]);
             for node in &topology.nodes {
                 let slots = topology.slots_of(&node.name).len().to_string();

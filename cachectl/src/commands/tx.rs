@@ -103,13 +103,13 @@ fn print(answer: &TransactAnswer, format: Format) -> Result<()> {
         Format::Table => {
             let rows: Vec<String> = answer.rows.iter().map(u32::to_string).collect();
             match &answer.position {
-                Some(position) => println!(
+                Some(position) => say!(
                     "committed: {} rows, position {} of journal {}",
                     rows.join(" + "),
                     position.sequence,
                     position.journal
                 ),
-                None => println!("nothing to change: {} rows", rows.join(" + ")),
+                None => say!("nothing to change: {} rows", rows.join(" + ")),
             }
             Ok(())
         }
