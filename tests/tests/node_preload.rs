@@ -65,11 +65,7 @@ async fn compare(group: &TestGroup) -> Result<(u64, u64, u64)> {
             last = Some(message?);
         }
         let last = last.filter(|l| l.done).context("the comparison did not end")?;
-        sums = (
-            sums.0 + last.instances,
-            sums.1 + last.not_loaded,
-            sums.2 + last.differences,
-        );
+        sums = (sums.0 + last.instances, sums.1 + last.not_loaded, sums.2 + last.differences);
     }
     Ok(sums)
 }
@@ -156,7 +152,7 @@ async fn r20_a_restarted_node_is_not_called_covered_until_a_new_load_fills_it() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn d23_a_load_stops_at_the_memory_budget_and_the_node_goes_on_serving() -> Result<()> {
-    let extra = "memory: {capacityBytes: 1048576}".to_owned();
+    let extra = "memory: {capacityBytes: 2000000}".to_owned();
     let options = TestGroupOptions { nodes: 1, subscribers: 30_000, extra };
     let group = TestGroup::start(options).await?;
     let output = run_loader(&group, "too-large").await?;
