@@ -153,6 +153,13 @@ impl WriteThrough {
         self.shared.slots_gained(slots);
     }
 
+    /// Of slots that an event told lost, those that were not gained again since.
+    pub fn still_lost(&self, slots: &SlotSet) -> SlotSet {
+        let mut lost = slots.clone();
+        lost.subtract(&self.shared.state.lock().slots);
+        lost
+    }
+
     /// Instances with open rejects: what comes for them is set aside behind the reject.
     pub fn quarantine(&self, keys: &[RootKey]) {
         self.shared.quarantine(keys);

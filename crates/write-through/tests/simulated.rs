@@ -21,6 +21,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+#[path = "simulated/histories.rs"]
+mod histories;
+
 const ROOT: usize = 0;
 const CHILD: usize = 1;
 

@@ -39,9 +39,15 @@ impl LaneSession for DoubleLane {
 
     fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
         Box::pin(async move {
-            let state = self.state.lock();
-            check(&state, self.session)?;
-            Ok(state.writer_row(&self.writer))
+            let (row, delay) = {
+                let state = self.state.lock();
+                check(&state, self.session)?;
+                (state.writer_row(&self.writer), state.faults.writer_answer_delay)
+            };
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            Ok(row)
         })
     }
 

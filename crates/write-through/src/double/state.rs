@@ -15,7 +15,7 @@ use crate::plan::Statement;
 use cachetier_model::{GroupSchema, RootKey, SlotSet};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How a flush's connection breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub struct Faults {
     pub breaks: VecDeque<Break>,
     /// A trigger's own opinion.
     pub refuse: Option<Refusal>,
+    /// From reading a writer row to its answer.
+    pub writer_answer_delay: Duration,
 }
 
 /// Everything that a commit makes durable together.

@@ -7,6 +7,7 @@ use crate::error::{BackendError, Disposition, Reason};
 use crate::events::FlushEvent;
 use crate::queue::lane_of;
 use crate::service::meter::Meter;
+use cachetier_model::SlotSet;
 
 /// What became of a request.
 #[derive(Debug)]
@@ -169,28 +170,34 @@ impl Lane {
         };
         self.gains_seen = gains;
         let changed = match row {
-            Some(row) => self.adopt_row(row).await,
+            Some(row) => self.adopt_row(row, gains).await,
             None => false,
         };
         Ok(if changed && look == Look::AsBelieved { Look::Changed } else { look })
     }
 
-    /// Takes the row's version and drops the slots that it no longer has. True when anything
-    /// that a request is built from changed.
-    async fn adopt_row(&mut self, row: WriterRow) -> bool {
+    /// Takes the row's version and drops the slots that it no longer has. A row read before the
+    /// last gain says nothing about what was gained: nothing is dropped by it, and the next send
+    /// looks again. True when anything that a request is built from changed.
+    async fn adopt_row(&mut self, row: WriterRow, gains: u64) -> bool {
         let lanes = self.writer.lanes;
-        let lost = {
+        let (lost, outdated) = {
             let mut state = self.shared.state.lock();
-            let mut lost = state.slots.clone();
-            lost.subtract(&row.slots);
-            let lost = lost.iter().filter(|s| lane_of(*s, lanes) == self.writer.lane).collect();
+            let outdated = state.gains != gains;
+            let mut lost = SlotSet::empty();
+            if !outdated {
+                lost.union_with(&state.slots);
+                lost.subtract(&row.slots);
+            }
+            let lost: SlotSet =
+                lost.iter().filter(|s| lane_of(*s, lanes) == self.writer.lane).collect();
             state.slots.subtract(&lost);
             if let Some(fence) = state.fences.get_mut(usize::from(self.writer.lane)) {
                 *fence = (row.version, row.position);
             }
-            lost
+            (lost, outdated)
         };
-        let changed = row.version != self.version || !lost.is_empty();
+        let changed = outdated || row.version != self.version || !lost.is_empty();
         self.version = row.version;
         if !lost.is_empty() {
             tracing::warn!(

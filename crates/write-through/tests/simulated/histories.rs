@@ -1,0 +1,76 @@
+//! Single histories that broke a promise once.
+
+use super::*;
+use cachetier_model::SlotId;
+
+/// A node like [`Node::start`]'s, which owns only these slots at first.
+async fn owner_of(
+    backend: &DoubleBackend,
+    options: WriteThroughOptions,
+    slots: &SlotSet,
+) -> (Node, u64) {
+    let claim = backend.claim(claim_request(None, "a", options.lanes)).await.unwrap();
+    let token = claim.token;
+    take(backend, token, slots).await;
+    let (synced, watching) = watch::channel(0);
+    let journal = Arc::<Journal>::default();
+    let stop = CancellationToken::new();
+    let (through, events) = WriteThrough::start(
+        options,
+        Arc::new(backend.clone()),
+        Arc::new(schema()),
+        watching,
+        Some(Arc::clone(&journal) as Arc<dyn Replay>),
+        0,
+        stop.clone(),
+    );
+    through.claimed(claim);
+    through.slots_gained(slots);
+    (Node { through, events, synced, journal, next: 1, stop }, token)
+}
+
+async fn take(backend: &DoubleBackend, token: u64, slots: &SlotSet) {
+    let takeover = TakeoverRequest {
+        group_uid: "g".to_owned(),
+        node: "n".to_owned(),
+        token,
+        epoch: 1,
+        slots: slots.clone(),
+        released: Vec::new(),
+    };
+    backend.take_slots(takeover).await.unwrap();
+}
+
+fn one(slot: SlotId) -> SlotSet {
+    std::iter::once(slot).collect()
+}
+
+fn insert(id: i64, v: i64) -> Vec<RowChange> {
+    vec![change(ROOT, ChangeKind::Insert, row(id, id, v))]
+}
+
+#[test]
+fn r09_a_writer_row_read_before_a_takeover_takes_none_of_the_slots_gained_by_it() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let (first, second) = (key(1).slot(), key(2).slot());
+        assert_ne!(first, second);
+        backend.set_faults(|f| f.writer_answer_delay = Duration::from_secs(1));
+        let (mut node, token) =
+            owner_of(&backend, options(1, BackendCommit::Sync), &one(first)).await;
+        node.commit(1, insert(1, 1));
+        // the lane has read the row, and its answer is on the way
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        take(&backend, token, &one(second)).await;
+        node.through.slots_gained(&one(second));
+        node.commit(2, insert(2, 2));
+        let told = node.settle(&backend).await;
+        let lost = told
+            .iter()
+            .any(|e| matches!(e, FlushEvent::SlotsLost { .. } | FlushEvent::Dropped { .. }));
+        assert!(!lost, "{told:?}");
+        assert_eq!(backend.store().tables[ROOT].len(), 2);
+        assert!(node.through.still_lost(&one(second)).is_empty());
+        node.stop.cancel();
+    });
+}
