@@ -17,6 +17,8 @@ pub struct Drain {
     pub bytes: u64,
     /// Pods that do not answer and may hold writes.
     pub silent: Vec<String>,
+    /// Pods whose node has not finished its start and may hold writes.
+    pub starting: Vec<String>,
     /// Deletion was asked for longer ago than the deadline.
     pub deadline_passed: bool,
 }
@@ -35,7 +37,10 @@ pub fn decide(
                 if !view.writes_stopped {
                     drain.stop_writes.push(*ordinal);
                 }
-                waiting |= !view.writes_stopped || !view.backlog_empty();
+                waiting |= !member.is_drained();
+                if !view.has_started() && member.group_served {
+                    drain.starting.push(names.pod(*ordinal));
+                }
                 drain.transactions += view.backlog.transactions;
                 drain.bytes += view.backlog.bytes;
             }
@@ -56,11 +61,17 @@ impl Drain {
                 "{} transactions ({} bytes) wait to be written to the backend",
                 self.transactions, self.bytes
             ));
-        } else if self.silent.is_empty() {
+        } else if self.silent.is_empty() && self.starting.is_empty() {
             parts.push("nodes are told to refuse writes".to_owned());
         }
         if !self.silent.is_empty() {
             parts.push(format!("{} do not answer and may hold writes", self.silent.join(", ")));
+        }
+        if !self.starting.is_empty() {
+            parts.push(format!(
+                "{} have not finished their start (their log says why) and may hold writes",
+                self.starting.join(", ")
+            ));
         }
         if self.deadline_passed {
             parts.push(format!(
@@ -81,7 +92,13 @@ mod tests {
     fn member(transactions: u64, writes_stopped: bool) -> Member {
         let backlog = BacklogView { transactions, bytes: transactions * 100, ..Default::default() };
         Member {
-            view: Some(NodeView { backlog, writes_stopped, ..NodeView::default() }),
+            view: Some(NodeView {
+                phase: "Serving".to_owned(),
+                backlog,
+                writes_stopped,
+                ..NodeView::default()
+            }),
+            group_served: true,
             ..Member::default()
         }
     }
@@ -100,6 +117,17 @@ mod tests {
         assert!(!drain.done && drain.stop_writes.is_empty());
         assert!(drain.message("hlr").contains("3 transactions"));
         assert!(run(DeletionPolicy::Drain, vec![member(0, true), member(0, true)]).done);
+    }
+
+    #[test]
+    fn a_node_that_has_not_read_its_journal_holds_a_group_that_served() {
+        let mut starting = member(0, true);
+        starting.view.as_mut().unwrap().phase = "Starting".to_owned();
+        let drain = run(DeletionPolicy::Drain, vec![member(0, true), starting.clone()]);
+        assert!(!drain.done);
+        assert!(drain.message("hlr").contains("hlr-1 have not finished their start"));
+        starting.group_served = false;
+        assert!(run(DeletionPolicy::Drain, vec![starting]).done, "a group that never served can go");
     }
 
     #[test]

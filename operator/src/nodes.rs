@@ -129,6 +129,11 @@ impl NodeView {
             && self.slots_leaving == 0
     }
 
+    /// Whether the process has read its journal; before that its backlog says nothing.
+    pub fn has_started(&self) -> bool {
+        !matches!(self.phase.as_str(), "Starting" | "Unknown" | "")
+    }
+
     pub fn backlog_empty(&self) -> bool {
         self.backlog.transactions == 0
     }

@@ -103,7 +103,8 @@ impl Observed {
         let expected =
             self.pods_wanted().unwrap_or_else(|| u32::try_from(owners).unwrap_or(u32::MAX));
         // without a record nobody knows, and what nobody knows may be so
-        let served = self.record.record().is_none_or(|record| record.served);
+        let served = self.record.record().is_none_or(|record| record.served)
+            || self.answers.values().flatten().any(|view| view.slots_serving > 0);
         let ordinals: BTreeSet<u32> = (0..expected).chain(self.pods.keys().copied()).collect();
         ordinals
             .into_iter()
@@ -114,6 +115,7 @@ impl Observed {
                     view: self.view(ordinal).cloned(),
                     unschedulable: pod.is_some_and(|pod| pod.unschedulable.is_some()),
                     never_ran: !self.bound.contains(&ordinal) || !served && !started,
+                    group_served: served,
                 };
                 (ordinal, member)
             })

@@ -19,6 +19,19 @@ pub struct Member {
     pub unschedulable: bool,
     /// It cannot hold a write that the backend does not have: it never ran on a bound volume.
     pub never_ran: bool,
+    /// Some node of the group has served: journals may hold writes.
+    pub group_served: bool,
+}
+
+impl Member {
+    /// Its answer proves that nothing waits for the backend and nothing can come. A process that has
+    /// not finished its start has not read its journal yet, so its figures prove nothing.
+    pub fn is_drained(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| {
+            let read = view.has_started() || !self.group_served;
+            read && view.writes_stopped && view.backlog_empty()
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -194,11 +207,11 @@ fn stop(input: &Input<'_>, record: &Topology) -> Decision {
     let mut silent = Vec::new();
     for ordinal in holders.filter(|n| *n < pods) {
         match input.members.get(&ordinal) {
-            Some(Member { view: Some(view), .. }) => {
+            Some(member @ Member { view: Some(view), .. }) => {
                 if !view.writes_stopped {
                     decision.drain.push((ordinal, true));
                 }
-                waiting |= !view.writes_stopped || !view.backlog_empty();
+                waiting |= !member.is_drained();
             }
             Some(member) if member.never_ran => {}
             _ => silent.push(input.names.pod(ordinal)),

@@ -81,7 +81,7 @@ fn building_twice_gives_the_same_objects() {
 }
 
 #[test]
-fn every_child_is_owned_labelled_and_in_the_group_s_namespace() {
+fn o28_every_child_is_owned_labelled_and_in_the_group_s_namespace() {
     let group = example("hlr");
     for child in all(children(&group)) {
         let metadata = &child["metadata"];
@@ -145,4 +145,24 @@ fn memory_mode_requires_labelled_hosts_and_auto_prefers_them() {
     assert!(auto[required].is_null() && auto[preferred].is_array());
     group.spec.memory.medium = Medium::Dram;
     assert_eq!(affinity(&group), None);
+}
+
+#[test]
+fn o60_the_disruption_budget_selects_exactly_the_pods() {
+    let children = children(&example("hlr"));
+    let selector = children.disruption_budget.spec.unwrap().selector.unwrap().match_labels.unwrap();
+    let labels = children.stateful_set.unwrap().spec.template.metadata.unwrap().labels.unwrap();
+    assert!(selector.iter().all(|(key, value)| labels.get(key) == Some(value)));
+    let job = children.preload_job.unwrap().spec.unwrap().template;
+    let loaders = job.metadata.unwrap().labels.unwrap();
+    assert!(selector.iter().any(|(key, value)| loaders.get(key) != Some(value)));
+}
+
+#[test]
+fn o87_an_evicted_preload_pod_is_not_a_failure() {
+    let spec = children(&example("hlr")).preload_job.unwrap().spec.unwrap();
+    let rule = spec.pod_failure_policy.unwrap().rules.remove(0);
+    assert_eq!(rule.action, "Ignore");
+    assert_eq!(rule.on_pod_conditions.unwrap()[0].type_, "DisruptionTarget");
+    assert_eq!(spec.template.spec.unwrap().restart_policy.as_deref(), Some("Never"));
 }

@@ -19,10 +19,13 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, ListParams};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 /// Nodes asked at a time.
 const ASKED_AT_ONCE: usize = 32;
+/// Above the bound that the calls have themselves: a last resort, so that no node holds up a pass.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub async fn dereference(
     context: &Context,
@@ -113,7 +116,11 @@ async fn ask(
     let mut answers = BTreeMap::new();
     let all: Vec<(u32, NodeAddress)> = nodes.iter().map(|(n, node)| (*n, node.clone())).collect();
     for some in all.chunks(ASKED_AT_ONCE) {
-        let calls = some.iter().map(|(_, node)| context.nodes.status(node));
+        let calls = some.iter().map(|(_, node)| async {
+            tokio::time::timeout(ANSWER_TIMEOUT, context.nodes.status(node))
+                .await
+                .unwrap_or_else(|_| Err(NodeError("no answer in time".to_owned())))
+        });
         let answered = futures::future::join_all(calls).await;
         answers.extend(some.iter().map(|(ordinal, _)| *ordinal).zip(answered));
     }
