@@ -15,6 +15,7 @@ use crate::convert::{
 use crate::error::ClientError;
 use crate::options::{Endpoint, Options};
 use crate::peer::PeerClient;
+use crate::pipeline::Pipeline;
 use crate::request::{Key, Position, Read, ReadAnswer, Transact, TransactAnswer};
 use crate::retry::{Kind, pause};
 use crate::routing::Router;
@@ -94,6 +95,12 @@ impl Client {
     /// Node-to-node calls.
     pub fn peer(&self, endpoint: &Endpoint) -> PeerClient {
         PeerClient::new(self.inner.channels.node(endpoint))
+    }
+
+    /// A stream of many calls in flight to one node, which forwards what is not its own.
+    pub async fn pipeline(&self, endpoint: &Endpoint) -> Result<Pipeline, ClientError> {
+        let node = self.inner.channels.node(endpoint);
+        Pipeline::open(&node, self.inner.schema.clone()).await
     }
 
     /// The nodes of the topology, or the addresses given at connect while none is known.

@@ -13,6 +13,7 @@ pub mod convert;
 pub mod error;
 pub mod options;
 pub mod peer;
+pub mod pipeline;
 pub mod request;
 mod retry;
 mod routing;
@@ -25,6 +26,7 @@ pub use client::Client;
 pub use error::{ClientError, ERROR_DETAIL_TRAILER, Reason, Refusal};
 pub use options::{Endpoint, Options, Routing};
 pub use peer::PeerClient;
+pub use pipeline::Pipeline;
 pub use request::{
     Answer, Condition, Delete, Guard, Insert, Key, Operation, Position, Read, ReadAnswer, Source,
     TableRead, TableRows, Transact, TransactAnswer, Update,

@@ -2,11 +2,15 @@
 //! (pushing topologies) played by the test.
 
 use super::{Certificates, NodeProcess, Postgres, eventually, hlr, ports};
-use anyhow::{Context, Result};
+use super::node::binary;
+use anyhow::{Context, Result, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
 use cachetier_model::{Epoch, NodeEntry, Topology};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
+use tokio::process::Command;
 
 /// How a group is made.
 pub struct TestGroupOptions {
@@ -77,7 +81,14 @@ impl TestGroup {
         let directory = self.directory.path().join(name);
         std::fs::create_dir_all(&directory)?;
         let node = NodeProcess::new(name, &directory, ports::free()?, ports::free()?);
-        let config = format!(
+        let tls = self.certificates.role("node")?;
+        let config = self.config(&node, &tls, extra);
+        std::fs::write(directory.join("node.yaml"), config)?;
+        Ok(node)
+    }
+
+    fn config(&self, node: &NodeProcess, tls: &Path, extra: &str) -> String {
+        format!(
             "group: {{name: telecom/hlr, uid: {uid}}}\n\
              backend: {{credentialsDir: {root}/backend, schema: public, maxConnections: 8}}\n\
              tables: {tables}\n\
@@ -87,13 +98,32 @@ impl TestGroup {
             uid = self.uid,
             root = self.directory.path().display(),
             tables = hlr::CONFIG,
-            own = directory.display(),
+            own = node.directory.display(),
             grpc = node.grpc_port,
             admin = node.admin_port,
-            tls = self.certificates.role("node")?.display(),
-        );
-        std::fs::write(directory.join("node.yaml"), config)?;
-        Ok(node)
+            tls = tls.display(),
+        )
+    }
+
+    /// The preload's process, not started: the first node's settings, a loader's certificate.
+    pub fn preload(&self, load_id: &str, extra: &str) -> Result<Command> {
+        let path = self.directory.path().join(format!("preload-{load_id}.yaml"));
+        let tls = self.certificates.role("loader")?;
+        std::fs::write(&path, self.config(self.node(0)?, &tls, extra))?;
+        let nodes: Vec<String> = self.nodes.iter().map(|n| n.endpoint().address).collect();
+        let mut command = Command::new(binary()?);
+        command.arg("preload").arg("--config").arg(path).args(["--load-id", load_id]);
+        command.args(["--parallelism", "2", "--nodes", &nodes.join(",")]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        Ok(command)
+    }
+
+    /// Runs a whole preload.
+    pub async fn load(&self, load_id: &str, extra: &str) -> Result<()> {
+        let output = self.preload(load_id, extra)?.output().await?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "the preload failed: {text}");
+        Ok(())
     }
 
     pub fn options(&self, role: &str) -> Result<Options> {
@@ -160,7 +190,7 @@ impl TestGroup {
                 let status = self.status(n).await?;
                 let serving = status.slots_serving == status.slots_assigned;
                 let fits = if n < count { status.slots_assigned > 0 } else { true };
-                anyhow::ensure!(
+                ensure!(
                     serving && fits && status.slots_leaving == 0,
                     "{} of {} served, {} leaving, {:?}",
                     status.slots_serving,
@@ -184,7 +214,7 @@ impl TestGroup {
         for n in 0..self.nodes.len() {
             eventually("the queue to be empty", PATIENCE, || async move {
                 let backlog = self.status(n).await?.backlog.unwrap_or_default();
-                anyhow::ensure!(backlog.transactions == 0, "{} wait", backlog.transactions);
+                ensure!(backlog.transactions == 0, "{} wait", backlog.transactions);
                 Ok(Some(()))
             })
             .await?;
