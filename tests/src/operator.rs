@@ -5,8 +5,10 @@
 //! `cargo xtask test --level operator` sets.
 
 pub mod controllers;
+pub mod network;
 pub mod scripted;
 pub mod stage;
 
+pub use network::Network;
 pub use scripted::ScriptedNodes;
 pub use stage::{Stage, minimal_group};

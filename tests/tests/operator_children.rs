@@ -52,7 +52,7 @@ async fn o01_a_size_written_in_another_unit_changes_no_child() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o03_a_lasting_error_keeps_one_status() -> Result<()> {
     let mut stage = Stage::without_operator("o03").await?;
-    stage.start_operator();
+    stage.start_operator().await?;
     stage.apply(&minimal_group(1)).await?;
     stage.until_condition("ConfigValid", "False").await?;
     stage.settle().await?;
@@ -169,7 +169,7 @@ async fn o52_the_observed_generation_follows_every_edit() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o62_a_missing_secret_is_named_never_made_and_heals() -> Result<()> {
     let mut stage = Stage::without_operator("o62").await?;
-    stage.start_operator();
+    stage.start_operator().await?;
     stage.apply(&minimal_group(1)).await?;
     let (reason, message) = stage.until_condition("ConfigValid", "False").await?;
     ensure!(reason == "SecretNotFound" && message.contains("hlr-backend"), "{reason}: {message}");
@@ -238,7 +238,7 @@ async fn o85_an_object_of_somebody_else_is_neither_taken_nor_deleted() -> Result
         "spec": {"ports": [{"port": 1}]},
     }))?;
     let theirs = stage.api::<Service>().create(&PostParams::default(), &theirs).await?;
-    stage.start_operator();
+    stage.start_operator().await?;
     stage.apply(&minimal_group(1)).await?;
     let group =
         stage.until("NameTaken", |group| condition(group, "Degraded").1 == "NameTaken").await?;
@@ -256,7 +256,7 @@ async fn o76_a_restarted_operator_changes_nothing() -> Result<()> {
     stage.settle().await?;
     let before = stage.versions().await?;
     stage.kill_operator();
-    stage.start_operator();
+    stage.start_operator().await?;
     let passes = stage.metrics.passes.get();
     eventually("some passes", LIMIT, || async {
         Ok((stage.metrics.passes.get() > passes + 3).then_some(()))

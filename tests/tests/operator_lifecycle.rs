@@ -51,7 +51,7 @@ async fn o22_a_scale_goes_on_after_the_operator_is_killed_at_any_step() -> Resul
         for _ in 0..5 {
             tokio::time::sleep(Duration::from_millis(400)).await;
             stage.kill_operator();
-            stage.start_operator();
+            stage.start_operator().await?;
         }
         let group = stage.until_ready().await?;
         ensure!(pods_wanted(&stage).await? == i32::try_from(target)?, "pods do not follow");
@@ -195,7 +195,7 @@ async fn o44_a_changed_template_replaces_pods_one_at_a_time() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o38_a_group_that_never_became_ready_goes_at_once() -> Result<()> {
     let mut stage = Stage::without_operator("o38").await?;
-    stage.start_operator();
+    stage.start_operator().await?;
     stage.apply(&minimal_group(1)).await?;
     stage.until_condition("ConfigValid", "False").await?;
     stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
@@ -257,7 +257,7 @@ async fn o33_groups_can_be_edited_while_the_operator_is_away() -> Result<()> {
     scale(&stage, 2).await?;
     stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
     ensure!(stage.group().await?.metadata.deletion_timestamp.is_some(), "not even marked");
-    stage.start_operator();
+    stage.start_operator().await?;
     gone(&stage).await
 }
 

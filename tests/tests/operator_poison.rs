@@ -24,7 +24,7 @@ async fn o31_a_group_that_does_not_parse_hurts_only_itself() -> Result<()> {
     })
     .await?;
     install_definition(&stage.client).await?;
-    stage.start_operator();
+    stage.start_operator().await?;
     stage.apply(&minimal_group(1)).await?;
     stage.until_ready().await?;
     let events: Api<Event> = stage.api();

@@ -12,6 +12,10 @@ struct Node {
     view: NodeView,
     topology: Option<Topology>,
     silent: bool,
+    /// Never answers, and never refuses either.
+    hanging: bool,
+    /// Orders to stop writes that are refused before one is taken.
+    refused_drains: u32,
     /// Takes topologies and does not take slots over yet.
     slow: bool,
     /// Was told that the group ends.
@@ -42,6 +46,16 @@ impl ScriptedNodes {
     /// Makes a node stop answering, or answer again.
     pub fn silence(&self, pod: &str, silent: bool) {
         self.with(pod, |node| node.silent = silent);
+    }
+
+    /// Makes calls to a node hang for ever, or answer again.
+    pub fn hang(&self, pod: &str, hanging: bool) {
+        self.with(pod, |node| node.hanging = hanging);
+    }
+
+    /// The next orders to stop writes fail.
+    pub fn refuse_drains(&self, pod: &str, count: u32) {
+        self.with(pod, |node| node.refused_drains = count);
     }
 
     /// Slots stay where they are until the test lets go.
@@ -105,7 +119,14 @@ impl Nodes for ScriptedNodes {
             }
             Ok(known.view.clone())
         });
-        async move { answer }.boxed()
+        let hanging = self.with(&node.pod, |known| known.hanging);
+        async move {
+            if hanging {
+                std::future::pending::<()>().await;
+            }
+            answer
+        }
+        .boxed()
     }
 
     fn topology<'a>(
@@ -141,8 +162,15 @@ impl Nodes for ScriptedNodes {
         node: &'a NodeAddress,
         stop_writes: bool,
     ) -> BoxFuture<'a, Result<(), NodeError>> {
-        self.with(&node.pod, |known| known.view.writes_stopped = stop_writes);
-        async move { Ok(()) }.boxed()
+        let answer = self.with(&node.pod, |known| {
+            if known.refused_drains > 0 {
+                known.refused_drains -= 1;
+                return Err(NodeError("not now".to_owned()));
+            }
+            known.view.writes_stopped = stop_writes;
+            Ok(())
+        });
+        async move { answer }.boxed()
     }
 
     fn end_group<'a>(

@@ -1,6 +1,7 @@
 //! One test's stage: a namespace, the operator, the played controllers.
 
 use super::controllers::{self, Play};
+use super::network::Network;
 use super::scripted::ScriptedNodes;
 use crate::local::eventually;
 use anyhow::{Context as _, Result, ensure};
@@ -45,6 +46,8 @@ pub struct Stage {
     pub namespace: String,
     pub nodes: ScriptedNodes,
     pub metrics: Metrics,
+    /// The operator's way to the API server.
+    pub network: Network,
     play: watch::Sender<Play>,
     player: JoinHandle<()>,
     operator: Option<(CancellationToken, JoinHandle<()>)>,
@@ -70,7 +73,7 @@ impl Stage {
     pub async fn start(name: &str) -> Result<Self> {
         let mut stage = Self::without_operator(name).await?;
         stage.create_secret().await?;
-        stage.start_operator();
+        stage.start_operator().await?;
         Ok(stage)
     }
 
@@ -94,6 +97,7 @@ impl Stage {
             namespace,
             nodes,
             metrics: Metrics::default(),
+            network: Network::default(),
             play,
             player,
             operator: None,
@@ -104,19 +108,20 @@ impl Stage {
         self.play.send_modify(change);
     }
 
-    pub fn start_operator(&mut self) {
+    pub async fn start_operator(&mut self) -> Result<()> {
         let installation = Installation {
             image: "cachetier.dev/cachetier:dev".to_owned(),
             image_pull_policy: "IfNotPresent".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
         };
         let nodes = Arc::new(self.nodes.clone());
-        let context =
-            Context::new(self.client.clone(), nodes, installation, self.metrics.clone(), POLL);
+        let client = self.network.client().await?;
+        let context = Context::new(client, nodes, installation, self.metrics.clone(), POLL);
         let scope = Scope { namespace: Some(self.namespace.clone()) };
         let token = CancellationToken::new();
         let task = tokio::spawn(controller::run(Arc::new(context), scope, token.clone()));
         self.operator = Some((token, task));
+        Ok(())
     }
 
     /// Kills the operator where it stands.
