@@ -8,9 +8,9 @@ use cachetier_client::admin::ChunkName;
 use cachetier_client::wire::LoadResponse;
 use cachetier_model::Instance;
 use cachetier_write_through::{Chunk, ScanRequest};
+use futures::{Stream, stream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio_stream::wrappers::ReceiverStream;
 
 /// What one attempt brought.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,20 +41,58 @@ pub(crate) async fn load(job: &Job, chunk: &Chunk) -> Result<ChunkFigures, Prelo
             Ok(Some(page)) => {
                 read += page.len() as u64;
                 if !send(&targets, &senders, page).await {
-                    break Ok(());
+                    break Err(ended_early(&mut streams).await);
                 }
             }
             Ok(None) => break Ok(()),
-            Err(error) => break Err(error),
+            Err(error) => break Err(error.into()),
         }
     };
     if let Err(error) = sent {
-        // The streams must be gone before their senders: an orderly end would count the chunk.
         streams.shutdown().await;
-        return Err(error.into());
+        return Err(error);
     }
-    drop(senders);
+    // The connection goes back before the nodes' answers are awaited.
+    drop(scan);
+    for sender in &senders {
+        // A stream that is gone tells why in its answer.
+        let _ = sender.send(Piece::End).await;
+    }
     collect(streams, read).await
+}
+
+/// What goes down a node's stream.
+enum Piece {
+    Instance(Instance),
+    /// The chunk was read to its end and sent whole.
+    End,
+}
+
+/// The stream of one node. It ends in order only after [`Piece::End`]: a node counts what ended in
+/// order as whole, so a reader that failed or was dropped must leave it hanging until the call
+/// itself is dropped.
+fn pieces(receiver: mpsc::Receiver<Piece>) -> impl Stream<Item = Instance> + Send {
+    stream::unfold(receiver, |mut receiver| async move {
+        match receiver.recv().await {
+            Some(Piece::Instance(instance)) => Some((instance, receiver)),
+            Some(Piece::End) => None,
+            None => std::future::pending().await,
+        }
+    })
+}
+
+/// Why a node's stream ended before it was sent whole.
+async fn ended_early(streams: &mut JoinSet<Answer>) -> PreloadError {
+    let (node, answer) = match streams.join_next().await {
+        Some(Ok(ended)) => ended,
+        Some(Err(error)) => return PreloadError::Worker(error.to_string()),
+        None => return PreloadError::Worker("no stream was open".to_owned()),
+    };
+    match answer {
+        Err(source) => PreloadError::Node { node, source },
+        Ok(answer) if answer.stopped_by_memory => PreloadError::MemoryFull { node },
+        Ok(_) => PreloadError::NotCounted { node },
+    }
 }
 
 /// Starts the load call of each target; the senders feed them.
@@ -63,7 +101,7 @@ fn open_streams(
     chunk: &Chunk,
     targets: &Targets,
     streams: &mut JoinSet<Answer>,
-) -> Vec<mpsc::Sender<Instance>> {
+) -> Vec<mpsc::Sender<Piece>> {
     targets
         .nodes
         .iter()
@@ -77,7 +115,7 @@ fn open_streams(
             let (node, schema) = (target.node.clone(), job.schema.clone());
             let admin = admin(&job.client, &target.address);
             streams.spawn(async move {
-                let answer = admin.load(schema, name, ReceiverStream::new(receiver)).await;
+                let answer = admin.load(schema, name, pieces(receiver)).await;
                 (node, answer)
             });
             sender
@@ -88,14 +126,14 @@ fn open_streams(
 /// Hands a page out by owner; false when a stream ended early, which its answer explains.
 async fn send(
     targets: &Targets,
-    senders: &[mpsc::Sender<Instance>],
+    senders: &[mpsc::Sender<Piece>],
     page: Vec<(cachetier_model::RootKey, Instance)>,
 ) -> bool {
     for (key, instance) in page {
         let Some(sender) = targets.of_slot(key.slot()).and_then(|n| senders.get(n)) else {
             continue;
         };
-        if sender.send(instance).await.is_err() {
+        if sender.send(Piece::Instance(instance)).await.is_err() {
             return false;
         }
     }
@@ -136,5 +174,26 @@ fn worse(known: Option<PreloadError>, new: PreloadError) -> Option<PreloadError>
     match known {
         Some(known) if known.is_permanent() || !new.is_permanent() => Some(known),
         _ => Some(new),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{StreamExt, poll};
+    use std::pin::pin;
+
+    #[tokio::test]
+    async fn r20_a_stream_whose_reader_failed_never_ends_in_order() {
+        let (sender, receiver) = mpsc::channel(4);
+        sender.send(Piece::Instance(Instance::default())).await.unwrap();
+        drop(sender);
+        let mut failed = pin!(pieces(receiver));
+        assert!(failed.next().await.is_some());
+        assert!(poll!(failed.next()).is_pending(), "an orderly end would count the chunk as whole");
+
+        let (sender, receiver) = mpsc::channel(4);
+        sender.send(Piece::End).await.unwrap();
+        assert!(pin!(pieces(receiver)).next().await.is_none());
     }
 }

@@ -18,6 +18,8 @@ pub enum PreloadError {
     MemoryFull { node: String },
     #[error("node {node} could not place {count} instances, which changed during the chunk")]
     Touched { node: String, count: u64 },
+    #[error("node {node} holds another topology than the one that instances are routed by")]
+    TopologyDiffers { node: String },
     #[error("node {node} did not count the chunk")]
     NotCounted { node: String },
     #[error(
@@ -41,7 +43,10 @@ impl PreloadError {
                 _ => false,
             },
             Self::MemoryFull { .. } | Self::FilterDiffers { .. } | Self::Worker(_) => true,
-            Self::NoTopology | Self::Touched { .. } | Self::NotCounted { .. } => false,
+            Self::NoTopology
+            | Self::TopologyDiffers { .. }
+            | Self::Touched { .. }
+            | Self::NotCounted { .. } => false,
         }
     }
 }

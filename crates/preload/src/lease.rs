@@ -16,11 +16,16 @@ pub(crate) async fn under_lease<T>(
 ) -> Result<Option<T>, PreloadError> {
     let mut work = pin!(work);
     loop {
-        tokio::select! {
+        // The work goes on while the renewal waits for a connection: it may hold the last one.
+        let renewal = async {
+            tokio::time::sleep(lease / 3).await;
+            backend.renew_chunk(chunk, lease).await
+        };
+        let renewed = tokio::select! {
             done = &mut work => return Ok(Some(done)),
-            () = tokio::time::sleep(lease / 3) => {}
-        }
-        match backend.renew_chunk(chunk, lease).await {
+            renewed = renewal => renewed,
+        };
+        match renewed {
             Ok(true) => {}
             Ok(false) => return Ok(None),
             // Losing the lease costs doubled work, not correctness: loads only insert what is

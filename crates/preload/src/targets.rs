@@ -3,7 +3,7 @@
 use crate::error::PreloadError;
 use crate::run::Job;
 use cachetier_client::{AdminClient, Client, ClientError, Endpoint};
-use cachetier_model::{SlotId, SlotSet, Topology};
+use cachetier_model::{Epoch, NodeEntry, SlotId, SlotSet, Topology};
 use futures::future::try_join_all;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,13 +39,17 @@ pub(crate) fn admin(client: &Client, address: &str) -> AdminClient {
 }
 
 /// Takes a ticket at every node of the topology (R19). Nodes that counted the chunk already, in an
-/// earlier attempt or from another pod, are left out.
+/// earlier attempt or from another pod, are left out. All nodes must hold the topology that the
+/// instances are routed by: an owner that nothing was routed to would count the chunk as whole.
 pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, PreloadError> {
     let topology = job.client.topology().ok_or(PreloadError::NoTopology)?;
     // A node that is away must not cost the others a ticket at every attempt.
+    let topology = topology.as_ref();
     try_join_all(topology.nodes.iter().map(|node| async move {
         let status = admin(&job.client, &node.address).status().await;
-        status.map_err(|source| PreloadError::Node { node: node.name.clone(), source })
+        let status =
+            status.map_err(|source| PreloadError::Node { node: node.name.clone(), source })?;
+        same_topology(topology, node, Epoch(status.topology_version))
     }))
     .await?;
     let begun = topology.nodes.iter().map(|node| async move {
@@ -53,6 +57,7 @@ pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, Prelo
             .begin_load(&job.options.load_id, job.chunks_total, job.expected.clone())
             .await
             .map_err(|source| PreloadError::Node { node: node.name.clone(), source })?;
+        same_topology(topology, node, ticket.epoch)?;
         let wanted = !ticket.chunks_done.contains(&chunk);
         Ok::<_, PreloadError>(wanted.then(|| Target {
             node: node.name.clone(),
@@ -69,6 +74,13 @@ pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, Prelo
         })
         .collect();
     Ok(Targets { nodes, owners })
+}
+
+fn same_topology(topology: &Topology, node: &NodeEntry, held: Epoch) -> Result<(), PreloadError> {
+    match held == topology.epoch {
+        true => Ok(()),
+        false => Err(PreloadError::TopologyDiffers { node: node.name.clone() }),
+    }
 }
 
 /// Waits until every node serves all slots the topology gives it: only slots served when a load
