@@ -12,6 +12,7 @@ use crate::pending::Pending;
 use crate::queue::lane_of;
 use crate::service::ReplayError;
 use crate::service::meter::Meter;
+use cachetier_model::RootKey;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -302,7 +303,10 @@ impl Lane {
             node = %self.writer.node, lane, seq = to,
             "the backend lost commits; sending them again from the journal"
         );
-        self.shared.state.lock().quarantined.retain(|_, head| *head <= to);
+        // the rejects of other lanes were committed with other positions
+        let lanes = self.writer.lanes;
+        let kept = |key: &RootKey, head: u64| head <= to || lane_of(key.slot(), lanes) != lane;
+        self.shared.state.lock().quarantined.retain(|key, head| kept(key, *head));
         self.position = to;
         self.confirm.synced();
         self.confirm.committed(to);

@@ -2,6 +2,7 @@
 
 use super::*;
 use cachetier_model::SlotId;
+use cachetier_write_through::lane_of;
 
 /// A node like [`Node::start`]'s, which owns only these slots at first.
 async fn owner_of(
@@ -71,6 +72,44 @@ fn r09_a_writer_row_read_before_a_takeover_takes_none_of_the_slots_gained_by_it(
         assert!(!lost, "{told:?}");
         assert_eq!(backend.store().tables[ROOT].len(), 2);
         assert!(node.through.still_lost(&one(second)).is_empty());
+        node.stop.cancel();
+    });
+}
+
+/// The first instance from `from` on whose slot is of this lane.
+fn id_of_lane(from: i64, lane: u16, lanes: u16) -> i64 {
+    (from..).find(|id| lane_of(key(*id).slot(), lanes) == lane).unwrap()
+}
+
+#[test]
+fn r17_a_rewind_of_one_lane_lifts_no_quarantine_of_another() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let bad = Value::Int(66);
+        backend.set_faults(|f| {
+            f.refuse = Some(Box::new(move |s| s.rows.iter().any(|r| r[2] == bad)));
+        });
+        let mut node = Node::start(&backend, options(2, BackendCommit::Async)).await;
+        let (mine, other) = (id_of_lane(1, 0, 2), id_of_lane(1, 1, 2));
+        node.commit(mine, insert(mine, 1));
+        node.settle(&backend).await;
+        // lane 1 commits and is not confirmed, lane 0 sets a transaction aside in a synced commit
+        node.commit(mine, vec![change(ROOT, ChangeKind::Update, row(mine, mine, 66))]);
+        let mut marks = node.through.watch();
+        marks.wait_for(|m| m.lanes.len() == 2 && m.lanes[0].confirmed >= 2).await.unwrap();
+        let written = node.commit(other, insert(other, 1));
+        marks.wait_for(|m| m.lanes[1].position >= written).await.unwrap();
+        backend.crash();
+        assert!(backend.store().tables[ROOT].len() == 1, "the crash took what was not synced");
+        node.commit(other, vec![change(ROOT, ChangeKind::Update, row(other, other, 2))]);
+        node.settle(&backend).await;
+        // what follows the reject joins it
+        let follower =
+            node.commit(mine, vec![change(ROOT, ChangeKind::Update, row(mine, mine, 3))]);
+        node.settle(&backend).await;
+        let heads = backend.list_rejects("g", 10).await.unwrap();
+        let tail = backend.reject_tail(heads[0].id).await.unwrap();
+        assert_eq!(tail.iter().map(|e| e.sequence).collect::<Vec<_>>(), vec![2, follower]);
         node.stop.cancel();
     });
 }
