@@ -55,8 +55,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Who owns which slots, by the writer rows.
     fn holders<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, Vec<SlotHolder>>;
 
-    /// Writes the rows of a new lane map at a barrier (R10).
-    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Vec<LaneClaim>>;
+    /// Writes the rows of a new lane map at a barrier (R10). `None`: the rows are not as believed,
+    /// the backend lost commits; nothing was changed. Idempotent.
+    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>>;
 
     /// Removes all bookkeeping of a group's incarnation.
     fn forget_group<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, ()>;

@@ -119,7 +119,7 @@ impl Backend for DoubleBackend {
         self.with(|state| Ok(crate::backend::ownership::holders(&state.writers_of(group_uid))))
     }
 
-    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Vec<LaneClaim>> {
+    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>> {
         self.with(move |state| state.change_lanes(&change))
     }
 

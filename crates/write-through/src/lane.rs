@@ -56,9 +56,14 @@ impl Lane {
         claim: &LaneClaim,
         stop: CancellationToken,
     ) -> Self {
+        let mut confirm = confirm::Confirm::default();
         let wake = {
             let inner = shared.queue.inner.lock();
-            inner.lanes.get(usize::from(writer.lane)).map(|q| Arc::clone(&q.wake))
+            let queue = inner.lanes.get(usize::from(writer.lane));
+            if queue.is_some_and(|q| q.confirmed < claim.position) {
+                confirm.committed(claim.position);
+            }
+            queue.map(|q| Arc::clone(&q.wake))
         };
         Self {
             shared,
@@ -69,7 +74,7 @@ impl Lane {
             gains_seen: 0,
             session: None,
             backoff: backoff::Backoff::default(),
-            confirm: confirm::Confirm::default(),
+            confirm,
             wake: wake.unwrap_or_default(),
             stop,
         }

@@ -189,7 +189,7 @@ impl Backend for PostgresBackend {
         }))
     }
 
-    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Vec<LaneClaim>> {
+    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>> {
         Box::pin(self.transaction("change the lane map", async move |client| {
             claim::change_lanes(client, &change).await
         }))

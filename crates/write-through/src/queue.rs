@@ -79,6 +79,9 @@ pub(crate) struct Inner {
     staging: bool,
     /// Queued and not committed, per slot.
     by_slot: Vec<u32>,
+    /// Last sequence committed, per slot: a crash of the backend may take it back until its lane
+    /// has confirmed it.
+    committed: Vec<u64>,
 }
 
 impl Queue {
@@ -92,6 +95,7 @@ impl Queue {
                 lanes: Vec::new(),
                 staging: true,
                 by_slot: vec![0; usize::from(SLOT_COUNT)],
+                committed: vec![0; usize::from(SLOT_COUNT)],
             }),
             marks: watch::Sender::new(marks),
             changed: Notify::new(),
@@ -154,17 +158,14 @@ impl Queue {
         self.inner.lock().backlog()
     }
 
+    /// Transactions of these slots that the backend does not have for sure: slots may be given
+    /// away when this is 0.
     pub(crate) fn transactions_of(&self, slots: &SlotSet) -> u64 {
         let inner = self.inner.lock();
-        let lanes = inner.lanes.len() as u16;
-        let catching_up = |slot: &SlotId| {
-            let lane = inner.lanes.get(usize::from(lane_of(*slot, lanes)));
-            lane.is_some_and(|q| q.catching_up)
-        };
-        // what is sent again is not counted by slot: any slot of such a lane may be part of it
-        let again = u64::from(slots.iter().any(|s| catching_up(&s)));
         let queued = slots.iter().filter_map(|s| inner.by_slot.get(s.index()));
-        again + queued.map(|n| u64::from(*n)).sum::<u64>()
+        // what is sent again, or not confirmed yet, is not counted by transaction
+        let revocable = u64::from(slots.iter().any(|s| inner.is_revocable(s)));
+        revocable + queued.map(|n| u64::from(*n)).sum::<u64>()
     }
 
     /// Takes the next batch of a lane, if it is time.
@@ -183,6 +184,10 @@ impl Queue {
             inner.bytes = inner.bytes.saturating_sub(pending.bytes);
             if let Some(count) = inner.by_slot.get_mut(pending.slot.index()) {
                 *count = count.saturating_sub(1);
+            }
+            if let Some(last) = inner.committed.get_mut(pending.slot.index()) {
+                // what was dropped lies above the position, and needs no confirmation
+                *last = (*last).max(pending.sequence.min(position));
             }
         }
         if let Some(queue) = inner.lanes.get_mut(usize::from(lane)) {
@@ -207,6 +212,13 @@ impl Queue {
         if let Some(queue) = inner.lanes.get_mut(usize::from(lane)) {
             queue.rewind(position);
         }
+        self.publish(&inner);
+    }
+
+    /// Nothing counts as confirmed before the lanes have looked again.
+    pub(crate) fn doubt(&self) {
+        let mut inner = self.inner.lock();
+        inner.lanes.iter_mut().for_each(|queue| queue.confirmed = 0);
         self.publish(&inner);
     }
 
@@ -291,6 +303,13 @@ impl Inner {
         }
     }
 
+    /// A crash of the backend could take back, or took back, commits of this slot.
+    fn is_revocable(&self, slot: SlotId) -> bool {
+        let lane = usize::from(lane_of(slot, self.lanes.len() as u16));
+        let last = self.committed.get(slot.index()).copied().unwrap_or_default();
+        self.lanes.get(lane).is_some_and(|q| q.catching_up || q.confirmed < last)
+    }
+
     fn backlog(&self) -> Backlog {
         let mut backlog = Backlog { bytes: self.bytes, ..Backlog::default() };
         let now = Instant::now();
@@ -340,8 +359,9 @@ impl Inner {
         known
     }
 
+    /// Everything routed is committed, and no crash of the backend takes it back.
     pub(crate) fn is_drained(&self) -> bool {
-        self.lanes.iter().all(LaneQueue::is_empty)
+        self.lanes.iter().all(|q| q.is_empty() && q.confirmed >= q.position)
     }
 
     pub(crate) fn begin_staging(&mut self) {

@@ -95,7 +95,8 @@ pub struct SlotHolder {
     pub epoch: u64,
 }
 
-/// Replaces the lane map: allowed only when everything up to `position` is flushed in every lane.
+/// Replaces the lane map: allowed only when everything up to `position` is flushed in every lane,
+/// and the rows still say so.
 #[derive(Clone, Debug)]
 pub struct LaneChange {
     pub group_uid: String,
@@ -103,4 +104,6 @@ pub struct LaneChange {
     pub token: u64,
     pub lanes: u16,
     pub position: u64,
+    /// The position believed to be in each row of the old map, by lane.
+    pub believed: Vec<u64>,
 }

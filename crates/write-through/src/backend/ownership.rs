@@ -3,7 +3,7 @@
 //! Pure: takes the rows as they stand under the group's lock, answers what they must become. The
 //! database side runs it inside its transaction, the double under its mutex.
 
-use crate::backend::claim::{ClaimRequest, LaneClaim, SlotHolder, TakeoverRequest};
+use crate::backend::claim::{ClaimRequest, LaneChange, LaneClaim, SlotHolder, TakeoverRequest};
 use crate::error::{BackendError, Reason};
 use crate::queue::lane_of;
 use cachetier_model::SlotSet;
@@ -131,6 +131,29 @@ pub(crate) fn fresh_lanes(
             slots: slots.iter().filter(|s| lane_of(*s, lanes) == lane).collect(),
         })
         .collect()
+}
+
+/// The rows of a new lane map, from this node's rows as they stand. `None` when a row does not
+/// hold the position believed: its lane has something to send again first.
+pub(crate) fn plan_lane_change(
+    change: &LaneChange,
+    mine: &[&Writer],
+) -> Result<Option<Vec<LaneClaim>>, BackendError> {
+    if mine.is_empty() || mine.iter().any(|w| w.token != change.token) {
+        return Err(fenced("change the lane map"));
+    }
+    let believed = |w: &&Writer| change.believed.get(usize::from(w.lane)) == Some(&w.position);
+    let as_believed = mine.len() == change.believed.len() && mine.iter().all(believed);
+    // an earlier attempt whose answer was lost
+    let done = mine.len() == usize::from(change.lanes)
+        && mine.iter().all(|w| w.position == change.position);
+    if !as_believed && !done {
+        return Ok(None);
+    }
+    let mut slots = SlotSet::empty();
+    mine.iter().for_each(|w| slots.union_with(&w.slots));
+    let version = mine.iter().map(|w| w.version).max().unwrap_or(0) + 1;
+    Ok(Some(fresh_lanes(change.lanes, version, change.position, &slots)))
 }
 
 /// What a takeover makes of the writer rows.
@@ -270,6 +293,31 @@ mod tests {
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::empty())]).unwrap(), 5);
         fresh.accept_lost_journal = true;
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::full())]).unwrap(), 5);
+    }
+
+    #[test]
+    fn r10_lanes_change_only_where_every_row_holds_the_position_believed() {
+        let row = |lane, position| Writer { lane, position, ..writer(4, SlotSet::empty()) };
+        let change = LaneChange {
+            group_uid: "u".to_owned(),
+            node: "n".to_owned(),
+            token: 4,
+            lanes: 3,
+            position: 9,
+            believed: vec![9, 7],
+        };
+        let positions = |rows: &[Writer]| {
+            let rows: Vec<&Writer> = rows.iter().collect();
+            let planned = plan_lane_change(&change, &rows).unwrap();
+            planned.map(|lanes| lanes.iter().map(|l| l.position).collect::<Vec<_>>())
+        };
+        assert_eq!(positions(&[row(0, 9), row(1, 7)]), Some(vec![9; 3]));
+        assert_eq!(positions(&[row(0, 9), row(1, 3)]), None, "the backend went back");
+        assert_eq!(positions(&[row(0, 9)]), None, "a row is gone");
+        let done = [row(0, 9), row(1, 9), row(2, 9)];
+        assert_eq!(positions(&done), Some(vec![9; 3]), "our own lost answer");
+        let fenced = plan_lane_change(&LaneChange { token: 5, ..change }, &[&row(0, 9)]);
+        assert_eq!(fenced.unwrap_err().reason, Reason::Fenced);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::backend::claim::{
 use crate::backend::flush::{FlushOutcome, FlushRequest, WriterId, WriterRow};
 use crate::backend::load::KeyRange;
 use crate::backend::ownership::{
-    Writer, admit, fenced, fresh_lanes, plan_takeover, tables_claimed,
+    Writer, admit, fresh_lanes, plan_lane_change, plan_takeover, tables_claimed,
 };
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
@@ -192,18 +192,17 @@ impl State {
         Ok(Takeover { owned: plan.owned, held: plan.held, quarantined })
     }
 
-    pub fn change_lanes(&mut self, change: &LaneChange) -> Result<Vec<LaneClaim>, BackendError> {
+    pub fn change_lanes(
+        &mut self,
+        change: &LaneChange,
+    ) -> Result<Option<Vec<LaneClaim>>, BackendError> {
         let mut data = self.data.clone();
         let writers = data.writers.entry(change.group_uid.clone()).or_default();
         let (mine, others): (Vec<Writer>, Vec<Writer>) =
             writers.drain(..).partition(|w| w.node == change.node);
-        let Some(first) = mine.first().filter(|w| w.token == change.token) else {
-            return Err(fenced("change the lane map"));
-        };
-        let mut slots = SlotSet::empty();
-        mine.iter().for_each(|w| slots.union_with(&w.slots));
-        let version = mine.iter().map(|w| w.version).max().unwrap_or(0) + 1;
-        let lanes = fresh_lanes(change.lanes, version, change.position, &slots);
+        let mine: Vec<&Writer> = mine.iter().collect();
+        let Some(lanes) = plan_lane_change(change, &mine)? else { return Ok(None) };
+        let Some(first) = mine.first() else { return Ok(None) };
         writers.extend(others);
         writers.extend(lanes.iter().map(|lane| Writer {
             lanes: lanes.len() as u16,
@@ -211,10 +210,10 @@ impl State {
             version: lane.version,
             slots: lane.slots.clone(),
             position: lane.position,
-            ..first.clone()
+            ..Writer::clone(first)
         }));
         self.commit(data, true);
-        Ok(lanes)
+        Ok(Some(lanes))
     }
 
     pub fn forget(&mut self, group_uid: &str) {

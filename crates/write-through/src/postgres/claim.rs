@@ -10,7 +10,7 @@ use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::ownership::{
-    self, Writer, admit, fenced, fresh_lanes, plan_takeover, tables_claimed,
+    self, Writer, admit, fresh_lanes, plan_lane_change, plan_takeover, tables_claimed,
 };
 use crate::error::{BackendError, Reason};
 use bytes::Bytes;
@@ -308,17 +308,12 @@ pub(super) async fn holders(
 pub(super) async fn change_lanes(
     client: &Client,
     change: &LaneChange,
-) -> Result<Vec<LaneClaim>, BackendError> {
+) -> Result<Option<Vec<LaneClaim>>, BackendError> {
     const ACT: &str = "change the lane map";
     let all = locked_writers(client, ACT, &change.group_uid, &[change.node.as_str()]).await?;
     let mine: Vec<&Writer> = all.iter().filter(|w| w.node == change.node).collect();
-    let Some(first) = mine.first().filter(|w| w.token == change.token) else {
-        return Err(fenced(ACT));
-    };
-    let mut slots = SlotSet::empty();
-    mine.iter().for_each(|w| slots.union_with(&w.slots));
-    let version = mine.iter().map(|w| w.version).max().unwrap_or(0) + 1;
-    let lanes = fresh_lanes(change.lanes, version, change.position, &slots);
+    let Some(lanes) = plan_lane_change(change, &mine)? else { return Ok(None) };
+    let Some(first) = mine.first() else { return Ok(None) };
     execute(
         client,
         ACT,
@@ -341,7 +336,7 @@ pub(super) async fn change_lanes(
         accept_lost_journal: false,
     };
     insert_lanes(client, ACT, &request, change.token, first.epoch, &lanes).await?;
-    Ok(lanes)
+    Ok(Some(lanes))
 }
 
 pub(super) async fn forget_group(client: &Client, group_uid: &str) -> Result<(), BackendError> {

@@ -68,6 +68,26 @@ fn r1_only_synced_sequences_leave() {
 }
 
 #[test]
+fn r11_a_slot_has_a_backlog_until_its_own_commits_are_confirmed() {
+    let queue = Queue::new(1_000, 100, 0);
+    lanes(&queue, 1);
+    put(&queue, 1, 1, 1);
+    put(&queue, 2, 2, 1);
+    let slots = |id| std::iter::once(draft(id).slot).collect::<SlotSet>();
+    let Taken::Batch(batch) = queue.take(0, 9, AT_ONCE) else { panic!("must be due") };
+    queue.settled(0, &batch[..1], 1, false);
+    assert!(queue.transactions_of(&slots(1)) > 0, "a crash may take it back");
+    queue.settled(0, &batch[1..], 2, false);
+    queue.confirmed(0, 1);
+    assert_eq!(queue.transactions_of(&slots(1)), 0, "others' commits do not hold it up");
+    assert!(queue.transactions_of(&slots(2)) > 0);
+    assert!(!queue.inner.lock().is_drained(), "nor do the lanes change before (R10)");
+    queue.confirmed(0, 2);
+    assert_eq!(queue.transactions_of(&slots(2)), 0);
+    assert!(queue.inner.lock().is_drained());
+}
+
+#[test]
 fn a_transaction_waits_for_company_no_longer_than_told_unless_somebody_waits_for_it() {
     let queue = Queue::new(1_000, 100, 0);
     lanes(&queue, 1);

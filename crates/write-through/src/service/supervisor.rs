@@ -10,6 +10,7 @@ use crate::pending::Pending;
 use cachetier_model::RootKey;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -111,6 +112,37 @@ async fn run_to_barrier(
     lanes: &[LaneClaim],
     wanted: u16,
 ) -> Option<Vec<LaneClaim>> {
+    let mut lanes = lanes.to_vec();
+    let mut backoff = Backoff::default();
+    loop {
+        drain(shared, token, &lanes).await?;
+        let marks = shared.queue.subscribe().borrow().lanes.clone();
+        let believed: Vec<u64> = marks.iter().map(|l| l.position).collect();
+        for (lane, position) in lanes.iter_mut().zip(&believed) {
+            lane.position = *position;
+        }
+        let change = LaneChange {
+            group_uid: shared.options.group_uid.clone(),
+            node: shared.options.node.clone(),
+            token,
+            lanes: wanted,
+            position: believed.iter().copied().max().unwrap_or_default(),
+            believed,
+        };
+        if let Some(changed) = change_lanes(shared, &change, &mut backoff).await? {
+            return Some(changed);
+        }
+        tracing::warn!(
+            node = %shared.options.node,
+            "the backend lost commits before the lanes changed; the old lanes run again"
+        );
+        shared.queue.doubt();
+        pause(shared, backoff.next(Disposition::Retry)).await?;
+    }
+}
+
+/// Runs the lanes until the backend has everything for sure; `None` when the process ends.
+async fn drain(shared: &Arc<Shared>, token: u64, lanes: &[LaneClaim]) -> Option<()> {
     let stop = shared.shutdown.child_token();
     let mut running = spawn(shared, token, lanes, &stop);
     loop {
@@ -126,19 +158,19 @@ async fn run_to_barrier(
     }
     stop.cancel();
     while running.join_next().await.is_some() {}
-    let positions = shared.queue.subscribe().borrow().lanes.clone();
-    let position = positions.iter().map(|l| l.position).max().unwrap_or_default();
-    let change = LaneChange {
-        group_uid: shared.options.group_uid.clone(),
-        node: shared.options.node.clone(),
-        token,
-        lanes: wanted,
-        position,
-    };
-    let mut backoff = Backoff::default();
+    Some(())
+}
+
+/// Asks until the backend answers. The outer `None`: this process ends, or was fenced; the inner
+/// one: the rows are not as believed.
+async fn change_lanes(
+    shared: &Shared,
+    change: &LaneChange,
+    backoff: &mut Backoff,
+) -> Option<Option<Vec<LaneClaim>>> {
     loop {
         let error = match shared.backend.change_lanes(change.clone()).await {
-            Ok(lanes) => return Some(lanes),
+            Ok(answer) => return Some(answer),
             Err(error) => error,
         };
         if error.disposition() == Disposition::Fenced {
@@ -147,10 +179,14 @@ async fn run_to_barrier(
             return None;
         }
         shared.backend_is_down(&error).await;
-        tokio::select! {
-            () = shared.shutdown.cancelled() => return None,
-            () = tokio::time::sleep(backoff.next(error.disposition())) => {}
-        }
+        pause(shared, backoff.next(error.disposition())).await?;
+    }
+}
+
+async fn pause(shared: &Shared, wait: Duration) -> Option<()> {
+    tokio::select! {
+        () = shared.shutdown.cancelled() => None,
+        () = tokio::time::sleep(wait) => Some(()),
     }
 }
 

@@ -14,3 +14,4 @@ mod flush;
 mod rate;
 mod reading;
 mod support;
+mod tls;

@@ -60,6 +60,23 @@ fn as_postgres(program: &str) -> Command {
 
 impl Server {
     pub fn start(settings: &[&str]) -> Server {
+        Server::start_in(settings, |_| {})
+    }
+
+    /// With this certificate and key, PEM.
+    pub fn start_with_tls(certificate: &str, key: &str) -> Server {
+        Server::start_in(&["ssl=on"], |data| {
+            for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+                let path = data.join(name);
+                std::fs::write(&path, text).unwrap();
+                let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+                std::fs::set_permissions(&path, private).unwrap();
+                let _ = Command::new("chown").arg("postgres").arg(&path).status();
+            }
+        })
+    }
+
+    fn start_in(settings: &[&str], prepare: impl FnOnce(&Path)) -> Server {
         remove_leftovers();
         let prefix = format!("{PREFIX}{}-", std::process::id());
         let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
@@ -76,6 +93,7 @@ impl Server {
             .output()
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        prepare(&data);
         let port = free_port();
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let pid = launch(&data, port, &settings);
