@@ -44,19 +44,9 @@ pub(super) fn read(directory: &Path) -> Result<Credentials, BackendError> {
                 BackendError::new(ACT, Reason::Configuration, message)
             })?
         }
-        None => Config::new(),
+        // the uri names its hosts and ports itself; these files would add to them
+        None => from_parts(directory)?,
     };
-    if let Some(host) = text(directory, "host")? {
-        host.split(',').for_each(|h| {
-            config.host(h.trim());
-        });
-    }
-    if let Some(port) = text(directory, "port")? {
-        let port = port.parse::<u16>().map_err(|_| {
-            BackendError::new(ACT, Reason::Configuration, "file `port` is not a port number")
-        })?;
-        config.port(port);
-    }
     if let Some(dbname) = text(directory, "dbname")? {
         config.dbname(dbname);
     }
@@ -76,6 +66,22 @@ pub(super) fn read(directory: &Path) -> Result<Credentials, BackendError> {
         config.ssl_mode(SslMode::Require);
     }
     Ok(Credentials { config, tls })
+}
+
+fn from_parts(directory: &Path) -> Result<Config, BackendError> {
+    let mut config = Config::new();
+    if let Some(host) = text(directory, "host")? {
+        host.split(',').for_each(|h| {
+            config.host(h.trim());
+        });
+    }
+    if let Some(port) = text(directory, "port")? {
+        let port = port.parse::<u16>().map_err(|_| {
+            BackendError::new(ACT, Reason::Configuration, "file `port` is not a port number")
+        })?;
+        config.port(port);
+    }
+    Ok(config)
 }
 
 /// The driver knows no verifying modes; they are ours. Also drops the parameters that name files.
@@ -128,14 +134,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_win_over_the_uri_and_trailing_newlines_do_not_count() {
+    fn user_and_password_win_over_the_uri_and_trailing_newlines_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
         let uri = "postgresql://u@db.example/hlr?sslmode=verify-full\n";
         std::fs::write(dir.path().join("uri"), uri).unwrap();
         std::fs::write(dir.path().join("password"), "se cret\n").unwrap();
+        std::fs::write(dir.path().join("port"), "1").unwrap();
         let credentials = read(dir.path()).unwrap();
         assert_eq!(credentials.config.get_password(), Some(&b"se cret"[..]));
         assert_eq!(credentials.config.get_dbname(), Some("hlr"));
+        assert_eq!(credentials.config.get_ports(), [] as [u16; 0]);
         assert!(credentials.tls.verify);
         assert_eq!(credentials.config.get_ssl_mode(), SslMode::Require);
     }

@@ -15,11 +15,11 @@ pub(super) fn from_driver(act: &'static str, error: &tokio_postgres::Error) -> B
     let cause = error.source().map(|s| s.to_string()).unwrap_or_default();
     let (reason, message) = if text.starts_with("error performing TLS handshake") {
         (Reason::TlsFailed, format!("no TLS session with the backend: {cause}"))
-    } else if text.starts_with("authentication error") || text.starts_with("invalid configuration")
-    {
+    } else if text.starts_with("authentication error") || cause == "password missing" {
         (Reason::AuthenticationFailed, format!("cannot log in with the given credentials: {cause}"))
-    } else if text.starts_with("invalid connection string") {
-        (Reason::Configuration, format!("the backend's uri is not valid: {cause}"))
+    } else if text.starts_with("invalid con") {
+        // "… connection string" or "… configuration"
+        (Reason::Configuration, format!("the backend's connection settings are wrong: {cause}"))
     } else if text.starts_with("error serializing parameter") {
         (Reason::ValueRefused, "a value does not fit its column's type".to_owned())
     } else if text.starts_with("error deserializing") || text.starts_with("invalid column") {
