@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 
 /// Conditions of one request on one table; all must hold.
 pub(crate) struct Conditions<'a> {
-    terms: SmallVec<[Term<'a>; 4]>,
+    terms: SmallVec<[Term<'a>; 2]>,
 }
 
 struct Term<'a> {
@@ -24,8 +24,15 @@ impl<'a> Conditions<'a> {
         table: &'a TableSchema,
         conditions: &[Condition],
     ) -> Result<Self, EngineError> {
-        let terms = conditions.iter().map(|c| Term::prepare(table, c)).collect::<Result<_, _>>()?;
+        let mut terms = SmallVec::new();
+        for condition in conditions {
+            terms.push(Term::prepare(table, condition)?);
+        }
         Ok(Self { terms })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.terms.is_empty()
     }
 
     pub(crate) fn hold(&self, row: &Row) -> bool {
@@ -80,7 +87,10 @@ impl<'a> Term<'a> {
                 Err(EngineError::Value { table, column, source })
             }
         };
-        let values = condition.values.iter().map(operand).collect::<Result<_, _>>()?;
+        let mut values = SmallVec::new();
+        for value in &condition.values {
+            values.push(operand(value)?);
+        }
         Ok(Self { column: condition.column, column_type: &column.column_type, comparison, values })
     }
 

@@ -58,7 +58,7 @@ impl<'a> Sections<'a> {
             None => 0,
             Some(before) => self.ends.get(before).map_or(self.packed.len(), |e| *e as usize),
         };
-        let end = self.ends.get(table).map_or(start, |e| *e as usize);
+        let end = self.ends.get(table).map_or(self.packed.len(), |e| *e as usize);
         self.packed.get(start..end).unwrap_or_default()
     }
 }
@@ -97,11 +97,15 @@ impl Layout {
         layout.encode(rows, root, out).map_err(|Misfit { column }| CellMisfit { table, column })
     }
 
-    /// Where the sections of tables `0..=last` lie.
+    /// Where the sections of tables `0..=last` begin; the last one is given with all that follows.
     pub(crate) fn sections<'a>(&self, packed: &'a [u8], last: TableId) -> Sections<'a> {
+        self.measure(packed, last)
+    }
+
+    fn measure<'a>(&self, packed: &'a [u8], tables: usize) -> Sections<'a> {
         let mut ends = SmallVec::new();
         let mut at = 0;
-        for layout in self.tables.iter().take(last + 1) {
+        for layout in self.tables.iter().take(tables) {
             at += layout.section_length(packed.get(at..).unwrap_or_default());
             ends.push(at as u32);
         }
@@ -109,7 +113,7 @@ impl Layout {
     }
 
     pub(crate) fn all_sections<'a>(&self, packed: &'a [u8]) -> Sections<'a> {
-        self.sections(packed, self.tables.len().saturating_sub(1))
+        self.measure(packed, self.tables.len())
     }
 
     pub(crate) fn table_count(&self) -> usize {

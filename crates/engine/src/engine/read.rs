@@ -6,6 +6,7 @@ use crate::layout::hash_key;
 use crate::{EngineError, ReadAnswer, Resolved};
 use cachetier_model::{ColumnId, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId, TableRead};
 use cachetier_model::{TableId, Value};
+use smallvec::SmallVec;
 
 /// One table of a plan, checked.
 struct Wanted<'a> {
@@ -17,8 +18,10 @@ struct Wanted<'a> {
 impl Engine {
     /// Rows of one instance. Takes the slot's lock for reading.
     pub fn read(&self, key: &RootKey, plan: &ReadPlan) -> Result<ReadAnswer, EngineError> {
-        let wanted: smallvec::SmallVec<[Wanted<'_>; 2]> =
-            plan.tables.iter().map(|table| self.wanted(table)).collect::<Result<_, _>>()?;
+        let mut wanted = SmallVec::<[Wanted<'_>; 1]>::new();
+        for table in &plan.tables {
+            wanted.push(self.wanted(table)?);
+        }
         let target = self.target(key);
         let slot = self.slot_of(target.hash).read();
         let state = slot.state(key);
@@ -56,7 +59,9 @@ impl Engine {
         let table = |wanted: &Wanted<'_>| {
             let section = sections.get(wanted.table);
             let mut rows = self.layout.decode_table(wanted.table, section, Some(&keys));
-            rows.retain(|row| wanted.conditions.hold(row));
+            if !wanted.conditions.is_empty() {
+                rows.retain(|row| wanted.conditions.hold(row));
+            }
             if !wanted.columns.is_empty() {
                 rows.iter_mut().for_each(|row| *row = project(row, wanted.columns));
             }

@@ -71,7 +71,7 @@ impl<'a> BitReader<'a> {
 
     #[inline]
     fn word(&self, byte: usize) -> u64 {
-        match self.bytes.get(byte..).and_then(|b| b.first_chunk::<8>()) {
+        match self.bytes.get(byte..byte + 8).and_then(|b| b.first_chunk()) {
             Some(chunk) => u64::from_le_bytes(*chunk),
             None => self.last_word(byte),
         }

@@ -145,6 +145,27 @@ impl GroupReader {
         if self.zigzag { (raw >> 1) as i64 ^ -((raw & 1) as i64) } else { raw as i64 }
     }
 
+    /// Calls `each` with the group's next values, exactly so many. Most groups are unsigned and
+    /// short enough to be read as one word.
+    #[inline]
+    pub(super) fn for_each(
+        self,
+        reader: &mut BitReader<'_>,
+        values: usize,
+        mut each: impl FnMut(i64),
+    ) {
+        let bits = values * self.width as usize;
+        if bits <= 64 && self.width < 64 && !self.zigzag {
+            let (mut word, mask) = (reader.read(bits as u32), (1 << self.width) - 1);
+            for _ in 0..values {
+                each((word & mask) as i64);
+                word >>= self.width;
+            }
+        } else {
+            (0..values).for_each(|_| each(self.next(reader)));
+        }
+    }
+
     #[inline]
     pub(super) fn skip(self, reader: &mut BitReader<'_>, values: usize) {
         reader.skip(values * self.width as usize);
@@ -167,8 +188,12 @@ mod tests {
             writer.finish();
             let mut reader = BitReader::new(&bytes);
             let group = GroupReader::begin(&mut reader);
+            let mut single = reader;
+            let mut read = Vec::new();
+            group.for_each(&mut reader, values.len(), |value| read.push(value));
+            prop_assert_eq!(&read, &values);
             for value in &values {
-                prop_assert_eq!(group.next(&mut reader), *value);
+                prop_assert_eq!(group.next(&mut single), *value);
             }
         }
     }

@@ -138,7 +138,8 @@ impl TableLayout {
     /// The rows of a section; `root` is the decoded root row, for the implied key.
     pub(super) fn decode(&self, section: &[u8], root: Option<&Row>) -> Vec<Row> {
         let (head, at) = read_head(section);
-        let mut rows: Vec<Row> = (0..head.rows).map(|_| vec![Value::Null; self.columns]).collect();
+        let empty = || (0..self.columns).map(|_| Value::Null).collect();
+        let mut rows: Vec<Row> = (0..head.rows).map(|_| empty()).collect();
         if rows.is_empty() {
             return rows;
         }

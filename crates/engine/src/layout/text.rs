@@ -126,7 +126,8 @@ fn pack_blocks(
 /// Reads the values of a column in order.
 pub(super) struct ColumnReader<'a> {
     rest: &'a [u8],
-    uniform: Option<Header>,
+    /// The common header, and the packed size that follows from it.
+    uniform: Option<(Header, usize)>,
 }
 
 impl<'a> ColumnReader<'a> {
@@ -136,7 +137,8 @@ impl<'a> ColumnReader<'a> {
             Some((&MIXED, rest)) => Self { rest, uniform: None },
             _ => {
                 let mut reader = Self { rest: bytes, uniform: None };
-                reader.uniform = Some(reader.header());
+                let header = reader.header();
+                reader.uniform = Some((header, header.payload()));
                 reader
             }
         }
@@ -170,9 +172,11 @@ impl<'a> ColumnReader<'a> {
 
     /// Appends the next value to `out`.
     pub(super) fn next(&mut self, out: &mut Vec<u8>) {
-        let header = self.uniform.unwrap_or_else(|| self.header());
-        let (packed, rest) =
-            self.rest.split_at_checked(header.payload()).unwrap_or((self.rest, &[]));
+        let (header, payload) = self.uniform.unwrap_or_else(|| {
+            let header = self.header();
+            (header, header.payload())
+        });
+        let (packed, rest) = self.rest.split_at_checked(payload).unwrap_or((self.rest, &[]));
         self.rest = rest;
         match header.alphabet {
             DIGITS => {
@@ -198,8 +202,8 @@ impl<'a> ColumnReader<'a> {
     }
 
     pub(super) fn skip(&mut self, values: usize) {
-        if let Some(header) = self.uniform {
-            self.rest = self.rest.get(header.payload() * values..).unwrap_or_default();
+        if let Some((_, payload)) = self.uniform {
+            self.rest = self.rest.get(payload * values..).unwrap_or_default();
             return;
         }
         for _ in 0..values {
@@ -223,23 +227,23 @@ fn unpack_blocks<const BASE: u64>(
     zero: u8,
 ) {
     let mut packed = packed;
-    let mut left = length;
-    while left > 0 {
-        let count = left.min(block);
-        let size = sizes.get(count).copied().unwrap_or(8);
+    let start = out.len();
+    out.resize(start + length, zero);
+    for letters in out.get_mut(start..).unwrap_or_default().chunks_mut(block) {
+        let size = sizes.get(letters.len()).copied().unwrap_or(8);
         let (head, rest) = packed.split_at_checked(size).unwrap_or((packed, &[]));
         packed = rest;
-        let mut number = [0; 8];
-        number.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
-        let mut number = u64::from_le_bytes(number);
-        let start = out.len();
-        out.resize(start + count, zero);
-        for letter in out.iter_mut().skip(start).rev() {
+        let mut number = little_endian(head);
+        for letter in letters.iter_mut().rev() {
             *letter = zero + (number % BASE) as u8;
             number /= BASE;
         }
-        left -= count;
     }
+}
+
+/// Up to eight bytes as a number.
+fn little_endian(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]

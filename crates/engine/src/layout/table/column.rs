@@ -40,6 +40,9 @@ impl<'a> Nulls<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     columns: Vec<IntegerColumn>,
+    first: ColumnId,
+    /// Their kind, when the columns stand side by side in the table.
+    uniform: Option<IntegerKind>,
 }
 
 #[derive(Clone, Debug)]
@@ -65,9 +68,16 @@ impl Group {
             let member = IntegerColumn { column: *id, kind, nullable };
             match groups.last_mut() {
                 Some((run, group)) if *run == column.column_type && group.columns.len() < size => {
+                    if *id != group.first + group.columns.len() {
+                        group.uniform = None;
+                    }
                     group.columns.push(member);
                 }
-                _ => groups.push((column.column_type.clone(), Self { columns: vec![member] })),
+                _ => {
+                    let uniform = Some(member.kind.clone());
+                    let group = Self { columns: vec![member], first: *id, uniform };
+                    groups.push((column.column_type.clone(), group));
+                }
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
@@ -94,6 +104,27 @@ impl Group {
     #[inline]
     pub(super) fn read(&self, bits: &mut BitReader<'_>, rows: &mut [Row], nulls: Nulls<'_>) {
         let group = GroupReader::begin(bits);
+        if nulls.per_row == 0
+            && let Some(kind) = &self.uniform
+        {
+            for row in rows {
+                let Some(cells) = row.get_mut(self.first..self.first + self.columns.len()) else {
+                    continue;
+                };
+                let mut cells = cells.iter_mut();
+                // one loop per kind: most groups are plain integers
+                if matches!(kind, IntegerKind::Int) {
+                    group.for_each(bits, self.columns.len(), |integer| {
+                        cells.next().into_iter().for_each(|cell| *cell = Value::Int(integer));
+                    });
+                } else {
+                    group.for_each(bits, self.columns.len(), |integer| {
+                        cells.next().into_iter().for_each(|cell| *cell = kind.value(integer));
+                    });
+                }
+            }
+            return;
+        }
         for (number, row) in rows.iter_mut().enumerate() {
             for member in &self.columns {
                 let integer = group.next(bits);
@@ -255,12 +286,18 @@ impl TextColumn {
         match self.kind {
             TextKind::Bytes => Value::Bytes(bytes.into()),
             TextKind::Padded(length) => {
-                let mut text = String::from_utf8_lossy(bytes).into_owned();
-                let missing = length.saturating_sub(text.chars().count());
-                text.extend(std::iter::repeat_n(' ', missing));
-                Value::Text(text.into())
+                let text = text(bytes);
+                match length.saturating_sub(text.chars().count()) {
+                    0 => Value::Text(text.into()),
+                    missing => Value::Text(format!("{text}{}", " ".repeat(missing)).into()),
+                }
             }
-            _ => Value::Text(String::from_utf8_lossy(bytes).into()),
+            _ => Value::Text(text(bytes).into()),
         }
     }
+}
+
+/// What was packed was text; nothing else comes out.
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap_or_default()
 }
