@@ -15,21 +15,32 @@ pub use args::Args;
 
 use anyhow::Context;
 use args::Command;
+use std::process::ExitCode;
 
-/// Runs what the command line asks for; returns when it is over.
-pub async fn run(args: Args) -> anyhow::Result<()> {
+/// Runs what the command line asks for; returns when it is over. A failure is logged here; the
+/// error returned is one that came before there were logs.
+pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Args { config, node_name, advertise, drain_seconds, log_format, log_filter, command } =
         args;
     cachetier_runtime::install_crypto_provider();
     cachetier_runtime::telemetry::init(log_format, &log_filter)?;
-    let config = args::load_config(&config).with_context(|| format!("reading {config:?}"))?;
-    let shutdown = cachetier_runtime::shutdown::on_signals()?;
-    match command {
-        None => {
-            let name = node_name.map_or_else(args::hostname, Ok)?;
-            let process = serve::Process { config, name, advertise, drain_seconds };
-            serve::run(process, shutdown).await
+    let work = async {
+        let config = args::load_config(&config).with_context(|| format!("reading {config:?}"))?;
+        let shutdown = cachetier_runtime::shutdown::on_signals()?;
+        match command {
+            None => {
+                let name = node_name.map_or_else(args::hostname, Ok)?;
+                let process = serve::Process { config, name, advertise, drain_seconds };
+                serve::run(process, shutdown).await
+            }
+            Some(Command::Preload(preload)) => preload::run(config, preload, shutdown).await,
         }
-        Some(Command::Preload(preload)) => preload::run(config, preload, shutdown).await,
+    };
+    match work.await {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => {
+            tracing::error!(reason = format!("{error:#}"), "process ends");
+            Ok(ExitCode::FAILURE)
+        }
     }
 }

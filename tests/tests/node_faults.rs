@@ -66,11 +66,8 @@ async fn d17_a_stopped_backend_loses_nothing_and_a_node_restarts_without_it() ->
 
 #[tokio::test(flavor = "multi_thread")]
 async fn scaling_from_one_to_three_to_one_under_writes_loses_nothing() -> Result<()> {
-    let mut group = TestGroup::without_topology(TestGroupOptions {
-        nodes: 3,
-        ..Default::default()
-    })
-    .await?;
+    let mut group =
+        TestGroup::without_topology(TestGroupOptions { nodes: 3, ..Default::default() }).await?;
     group.scale(1).await?;
     let client = group.client().await?;
     let load = CounterLoad::start(&client, WRITERS, 200);
@@ -153,4 +150,29 @@ async fn d16_a_terminated_node_flushes_first_and_exits_cleanly() -> Result<()> {
         ensure!(group.vlr_in_backend(id).await? == id, "subscriber {id}");
     }
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_owner_is_read_past_once_it_is_known_to_be_away_and_loses_nothing() -> Result<()> {
+    let group = group(2).await?;
+    let client = group.client_of(0).await?;
+    let load = CounterLoad::start(&client, WRITERS, 100);
+    load.progress(100).await?;
+    group.nodes[1].freeze()?;
+    eventually("reads of the frozen node's slots", Duration::from_secs(60), || async {
+        let mut bypassed = 0;
+        for id in 1..=20 {
+            let answer = client.read(&Read::whole(hlr::by_id(id))).await?;
+            ensure!(answer.found, "subscriber {id}");
+            bypassed += u32::from(answer.source == Source::Bypass);
+        }
+        ensure!(bypassed > 0, "nobody was bypassed");
+        Ok(Some(()))
+    })
+    .await?;
+    group.nodes[1].thaw()?;
+    load.progress(200).await?;
+    let report = load.stop().await?;
+    group.flushed().await?;
+    report.verify(&group.database).await
 }

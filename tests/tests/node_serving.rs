@@ -31,7 +31,8 @@ async fn every_node_answers_every_key_and_every_write_reaches_the_backend() -> R
         }
         for id in 1..=10 {
             let value = id * 100 + n as i64;
-            let position = client.transact(&hlr::set_vlr(hlr::by_number(id), value)).await?.position;
+            let position =
+                client.transact(&hlr::set_vlr(hlr::by_number(id), value)).await?.position;
             let seen = client.read(&Read::whole(hlr::by_id(id))).await?;
             ensure!(seen.rows("subscriber")[0][6] == int(value), "a write is visible at once");
             let position = position.expect("a write has a position");
@@ -154,8 +155,7 @@ async fn many_calls_on_one_connection_do_not_wait_for_nagle() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn d28_clients_follow_a_new_topology_without_being_told() -> Result<()> {
-    let mut group =
-        TestGroup::start(TestGroupOptions { nodes: 2, ..Default::default() }).await?;
+    let mut group = TestGroup::start(TestGroupOptions { nodes: 2, ..Default::default() }).await?;
     group.scale(1).await?;
     let client = group.client().await?;
     eventually("the topology to arrive", Duration::from_secs(10), || async {

@@ -103,8 +103,10 @@ impl Forwarder {
                 message: format!("no answer within {timeout:?}"),
             }),
         };
+        // only a failed connect tells that nobody is there; a late answer may come from an owner
+        // that goes on acknowledging writes, which must not be read past
         match &answer {
-            Err(ClientError::Unreachable { .. } | ClientError::Interrupted { .. }) => {
+            Err(ClientError::Unreachable { .. }) => {
                 self.away.insert(owner.name.clone(), Instant::now() + AWAY);
             }
             _ => drop(self.away.remove(&owner.name)),

@@ -230,10 +230,10 @@ impl Route {
 
     /// A read past the store, when the owner could not be reached.
     async fn around(&self, reason: &ClientError, call: &ReadCall) -> Option<ReadOutcome> {
-        if reason.refusal().is_some() {
-            return None;
+        match reason {
+            ClientError::Unreachable { .. } => self.group.bypass_read(call.clone()).await.ok(),
+            _ => None,
         }
-        self.group.bypass_read(call.clone()).await.ok()
     }
 
     async fn hold(&self, deadline: Instant, reason: &ClientError) -> Result<(), Status> {
@@ -244,7 +244,7 @@ impl Route {
                     Reason::SlotMoving,
                     "the slot is changing hands; try again",
                 ),
-                None => errors::from_peer(reason),
+                None => errors::refuse(Code::Unavailable, Reason::OwnerAway, reason.to_string()),
             });
         }
         tokio::time::sleep(HOLD_PAUSE).await;

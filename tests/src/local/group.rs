@@ -1,8 +1,8 @@
 //! A cache group of real processes: PostgreSQL, certificates, nodes, and the operator's part
 //! (pushing topologies) played by the test.
 
-use super::{Certificates, NodeProcess, Postgres, eventually, hlr, ports};
 use super::node::binary;
+use super::{Certificates, NodeProcess, Postgres, eventually, hlr, ports};
 use anyhow::{Context, Result, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
