@@ -22,8 +22,11 @@ struct Session {
     load_id: String,
     chunks_total: u32,
     done: BTreeSet<u32>,
-    /// Slots served without a break since the first ticket, and not covered before.
+    /// Slots that were served without a break since before the first counted chunk's ticket, and
+    /// not covered before.
     eligible: SlotSet,
+    /// Slots that went away since the load began: a chunk under way may have filled them before.
+    lost: SlotSet,
     tables: Vec<TableRowsFigure>,
     inserted: u64,
     skipped: u64,
@@ -86,6 +89,12 @@ impl Coverage {
                 return Err(CoverageRefusal::ChunksDiffer { known: session.chunks_total });
             }
             session.last = now;
+            if session.done.is_empty() {
+                // nothing is counted yet: slots that came meanwhile miss nothing
+                session.eligible.union_with(serving);
+                session.eligible.subtract(&self.covered);
+                session.eligible.subtract(&session.lost);
+            }
             return Ok((session.eligible.clone(), session.done.iter().copied().collect()));
         }
         if self.sessions.len() >= SESSIONS_MAX {
@@ -103,6 +112,7 @@ impl Coverage {
             chunks_total: call.chunks_total,
             done: BTreeSet::new(),
             eligible: eligible.clone(),
+            lost: SlotSet::empty(),
             tables: call.expected.clone(),
             inserted: 0,
             skipped: 0,
@@ -124,13 +134,13 @@ impl Coverage {
         }
     }
 
-    /// Adds what a chunk brought, whole or not; `done` counts it.
+    /// Adds what a chunk brought; `done` counts it, for the slots its ticket was given for.
     pub(crate) fn count(
         &mut self,
         load_id: &str,
         chunk: u32,
         count: &ChunkCount,
-        done: bool,
+        done: Option<&SlotSet>,
         now: Instant,
     ) {
         let Some(session) = self.sessions.iter_mut().find(|s| s.load_id == load_id) else {
@@ -143,8 +153,9 @@ impl Coverage {
             table.rows += rows;
         }
         session.last = now;
-        if done {
+        if let Some(slots) = done {
             session.done.insert(chunk);
+            session.eligible.intersect_with(slots);
             session.stopped_by_memory = false;
         }
         self.close_if_finished(load_id);
@@ -164,6 +175,7 @@ impl Coverage {
         self.covered.subtract(slots);
         for session in &mut self.sessions {
             session.eligible.subtract(slots);
+            session.lost.union_with(slots);
         }
     }
 
@@ -202,13 +214,13 @@ mod tests {
     fn d19_slots_are_covered_only_when_every_chunk_was_counted_here() {
         let mut coverage = Coverage::default();
         let now = Instant::now();
-        coverage.begin(&load("a", 2), &set(0..10), now).unwrap();
-        coverage.count("a", 0, &ChunkCount::default(), true, now);
-        coverage.count("a", 0, &ChunkCount::default(), true, now);
+        let (slots, _) = coverage.begin(&load("a", 2), &set(0..10), now).unwrap();
+        coverage.count("a", 0, &ChunkCount::default(), Some(&slots), now);
+        coverage.count("a", 0, &ChunkCount::default(), Some(&slots), now);
         assert!(coverage.covered().is_empty(), "one chunk counted twice is one chunk");
-        coverage.count("a", 1, &ChunkCount::default(), false, now);
+        coverage.count("a", 1, &ChunkCount::default(), None, now);
         assert!(coverage.covered().is_empty(), "a chunk that was not whole does not count");
-        coverage.count("a", 1, &ChunkCount::default(), true, now);
+        coverage.count("a", 1, &ChunkCount::default(), Some(&slots), now);
         assert_eq!(coverage.covered(), &set(0..10));
     }
 
@@ -216,18 +228,41 @@ mod tests {
     fn r20_slots_that_came_or_went_in_mid_load_are_not_covered() {
         let mut coverage = Coverage::default();
         let now = Instant::now();
-        coverage.begin(&load("a", 2), &set(0..10), now).unwrap();
-        coverage.count("a", 0, &ChunkCount::default(), true, now);
+        let (slots, _) = coverage.begin(&load("a", 2), &set(0..10), now).unwrap();
+        coverage.count("a", 0, &ChunkCount::default(), Some(&slots), now);
         coverage.gone(&set(0..5));
         // 0..5 come back, 10..20 arrive
         let (needed, done) = coverage.begin(&load("a", 2), &set(0..20), now).unwrap();
-        assert_eq!((needed, done), (set(5..10), vec![0]));
-        coverage.count("a", 1, &ChunkCount::default(), true, now);
+        assert_eq!((&needed, done), (&set(5..10), vec![0]));
+        coverage.count("a", 1, &ChunkCount::default(), Some(&needed), now);
         assert_eq!(coverage.covered(), &set(5..10));
         let (needed, _) = coverage.begin(&load("b", 2), &set(0..20), now).unwrap();
         let mut rest = set(0..5);
         rest.union_with(&set(10..20));
         assert_eq!(needed, rest, "the next load fills what is missing");
+    }
+
+    #[test]
+    fn slots_that_come_before_the_first_chunk_is_counted_are_loaded_with_the_rest() {
+        let mut coverage = Coverage::default();
+        let now = Instant::now();
+        let (few, _) = coverage.begin(&load("a", 2), &set(0..10), now).unwrap();
+        let (more, _) = coverage.begin(&load("a", 2), &set(0..20), now).unwrap();
+        assert_eq!(more, set(0..20));
+        coverage.count("a", 0, &ChunkCount::default(), Some(&more), now);
+        coverage.count("a", 1, &ChunkCount::default(), Some(&few), now);
+        assert_eq!(coverage.covered(), &set(0..10), "chunk 1 was sent for the first ten only");
+    }
+
+    #[test]
+    fn slots_that_left_and_came_back_before_the_first_chunk_is_counted_are_not_covered() {
+        let mut coverage = Coverage::default();
+        let now = Instant::now();
+        let (early, _) = coverage.begin(&load("a", 1), &set(0..10), now).unwrap();
+        coverage.gone(&set(0..5));
+        coverage.begin(&load("a", 1), &set(0..10), now).unwrap();
+        coverage.count("a", 0, &ChunkCount::default(), Some(&early), now);
+        assert_eq!(coverage.covered(), &set(5..10));
     }
 
     #[test]

@@ -94,6 +94,20 @@ impl Group {
         Err(GroupError::Starting { reason })
     }
 
+    /// A call whose answer nobody would produce any more ends with the group.
+    async fn before_stop<T>(
+        &self,
+        call: impl Future<Output = Result<T, GroupError>>,
+    ) -> Result<T, GroupError> {
+        tokio::select! {
+            biased;
+            outcome = call => outcome,
+            () = self.inner.shared.shutdown.cancelled() => {
+                Err(GroupError::Starting { reason: "this node stops".into() })
+            }
+        }
+    }
+
     /// Returns once the group has ended or must be ended: the process should stop then.
     pub async fn ended(&self) -> Ended {
         let mut ended = self.inner.shared.ended.subscribe();
@@ -157,23 +171,30 @@ impl Group {
     /// Finds where an instance is: here, or at another node. Asks this engine, then the peers,
     /// then the backend for the root key behind a lookup key.
     pub async fn locate(&self, key: &KeySelector) -> Result<Located, GroupError> {
-        self.core()?.locate(key).await
+        self.before_stop(self.core()?.locate(key)).await
     }
 
     /// Reads one instance of this node's slots. A lookup key that does not name the instance (any
     /// more) answers `found: false`.
     pub async fn read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        self.core()?.read(call).await
+        self.before_stop(self.core()?.read(call)).await
     }
 
     /// Reads past the store, for slots whose owner is away; refused by policy with the reason.
     pub async fn bypass_read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        self.core()?.bypass_read(call).await
+        self.before_stop(self.core()?.bypass_read(call)).await
     }
 
     /// Guards and changes on one instance of this node's slots, all or nothing.
     pub async fn transact(&self, call: TransactCall) -> Result<Transacted, GroupError> {
-        self.core()?.transact(call).await
+        let core = self.core()?;
+        tokio::select! {
+            biased;
+            outcome = core.transact(call) => outcome,
+            () = self.inner.shared.shutdown.cancelled() => {
+                Err(GroupError::InDoubt { reason: "this node stopped meanwhile".into() })
+            }
+        }
     }
 
     /// True once the position has reached the backend; false after `timeout`.
@@ -188,7 +209,7 @@ impl Group {
             let id = format!("{}; this node's is {ours}", position.journal);
             return Err(GroupError::Unknown { what: "journal", id });
         }
-        core.all_reached(position.sequence, timeout).await
+        self.before_stop(core.all_reached(position.sequence, timeout)).await
     }
 
     /// The root key behind a lookup key, among the instances loaded here (what peers ask).
@@ -197,7 +218,7 @@ impl Group {
         lookup: LookupId,
         key: &LookupKey,
     ) -> Result<Option<RootKey>, GroupError> {
-        self.core()?.resolve(lookup, key).await
+        self.before_stop(self.core()?.resolve(lookup, key)).await
     }
 
     /// Stops serving these slots, flushes them and lets them go (what the new owner asks).
@@ -207,7 +228,7 @@ impl Group {
         taker: &str,
         slots: &SlotSet,
     ) -> Result<Released, GroupError> {
-        self.core()?.release_slots(topology, taker, slots).await
+        self.before_stop(self.core()?.release_slots(topology, taker, slots)).await
     }
 
     /// Registers a load and hands out a ticket: take it before the snapshot is opened.

@@ -8,7 +8,7 @@
 //! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
 //! `write` (one transaction), `flush_events` (what the backend made of it), `trim`; `read`,
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
-//! `rejects`, `compare`, `report`.
+//! `rejects`, `compare`, `probe`, `report`; `end`.
 
 mod calls;
 mod compare;
@@ -29,6 +29,7 @@ mod notebook;
 mod open;
 mod ownership;
 mod peers;
+mod probe;
 mod read;
 mod read_through;
 mod refusals;

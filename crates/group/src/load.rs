@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cachetier_engine::Installed;
-use cachetier_model::Instance;
+use cachetier_model::{Instance, SlotSet};
 use parking_lot::Mutex;
 
 use crate::calls::{BeginLoad, ChunkOutcome, LoadBegun};
@@ -26,6 +26,8 @@ const TICKETS_MAX: usize = 256;
 
 struct Handed {
     ticket: OpenTicket,
+    /// The slots the loader was told to send.
+    slots: SlotSet,
     since: Instant,
 }
 
@@ -42,7 +44,12 @@ struct TicketBook {
 }
 
 impl Tickets {
-    fn hand_out(&self, ticket: OpenTicket, now: Instant) -> Result<u64, GroupError> {
+    fn hand_out(
+        &self,
+        ticket: OpenTicket,
+        slots: SlotSet,
+        now: Instant,
+    ) -> Result<u64, GroupError> {
         let mut book = self.inner.lock();
         book.open.retain(|_, handed| now.duration_since(handed.since) < TICKET_IDLE_MAX);
         if book.open.len() >= TICKETS_MAX {
@@ -53,12 +60,12 @@ impl Tickets {
         }
         book.last += 1;
         let number = book.last;
-        book.open.insert(number, Handed { ticket, since: now });
+        book.open.insert(number, Handed { ticket, slots, since: now });
         Ok(number)
     }
 
-    fn redeem(&self, number: u64) -> Option<OpenTicket> {
-        self.inner.lock().open.remove(&number).map(|handed| handed.ticket)
+    fn redeem(&self, number: u64) -> Option<Handed> {
+        self.inner.lock().open.remove(&number)
     }
 
     /// Closes tickets whose loader is gone.
@@ -76,7 +83,7 @@ impl Core {
         let serving = self.shared.slots.serving();
         let begun = self.shared.coverage.lock().begin(call, &serving, now);
         let (slots_needed, chunks_done) = begun.map_err(|e| from_coverage(&e, &call.load_id))?;
-        let ticket = self.tickets.hand_out(ticket, now)?;
+        let ticket = self.tickets.hand_out(ticket, slots_needed.clone(), now)?;
         let topology_version = self.shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0);
         Ok(LoadBegun { ticket, slots_needed, topology_version, chunks_done })
     }
@@ -89,13 +96,14 @@ impl Core {
     ) -> Result<ChunkLoad, GroupError> {
         let checked = self.shared.coverage.lock().check(load_id, chunk);
         checked.map_err(|e| from_coverage(&e, load_id))?;
-        let ticket = self.tickets.redeem(ticket).ok_or_else(|| GroupError::Unknown {
+        let handed = self.tickets.redeem(ticket).ok_or_else(|| GroupError::Unknown {
             what: "load ticket",
             id: format!("{ticket} (used already, or too old); begin the chunk again"),
         })?;
         Ok(ChunkLoad {
             core: Arc::clone(self),
-            ticket,
+            ticket: handed.ticket,
+            slots: handed.slots,
             load_id: load_id.to_owned(),
             chunk,
             outcome: ChunkOutcome::default(),
@@ -109,6 +117,7 @@ impl Core {
 pub struct ChunkLoad {
     core: Arc<Core>,
     ticket: OpenTicket,
+    slots: SlotSet,
     load_id: String,
     chunk: u32,
     outcome: ChunkOutcome,
@@ -176,7 +185,8 @@ impl ChunkLoad {
             stopped_by_memory: self.outcome.stopped_by_memory,
         };
         let mut coverage = self.core.shared.coverage.lock();
-        coverage.count(&self.load_id, self.chunk, &count, done, Instant::now());
+        let slots = done.then_some(&self.slots);
+        coverage.count(&self.load_id, self.chunk, &count, slots, Instant::now());
     }
 }
 

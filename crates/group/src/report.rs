@@ -39,6 +39,12 @@ fn slot_figures(shared: &Shared) -> SlotFigures {
     }
 }
 
+fn reachable(core: Option<&Arc<Core>>, shared: &Shared) -> bool {
+    let Some(core) = core else { return false };
+    let down = matches!(*core.lanes.health().borrow(), BackendHealth::Down { .. });
+    !down && core.token().is_some() && !shared.problems.has("probe")
+}
+
 fn phase(shared: &Shared, core: Option<&Core>, wanted: bool) -> Phase {
     if shared.latched().is_some() {
         Phase::Latched
@@ -84,9 +90,11 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
     let usage = core.map(|c| c.engine.usage()).unwrap_or_default();
     let (rejects, oldest_reject_seconds) = core.map_or((0, 0.0), |c| c.rejects.figures());
     let load = shared.coverage.lock().figures();
-    let health = core.map(|c| c.lanes.health().borrow().clone());
     let mut problems = shared.problems.all();
     add_journal_problems(&mut problems, &journal);
+    if let Some(core) = core {
+        add_queue_problems(&mut problems, shared, core);
+    }
     if load.as_ref().is_some_and(|l| l.stopped_by_memory) {
         problems.push(Problem::new(
             "MemoryFull",
@@ -115,11 +123,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         journal_capacity_bytes: journal.capacity_bytes,
         rejects,
         oldest_reject_seconds,
-        backend_reachable: match health {
-            Some(BackendHealth::Down { .. }) | None => false,
-            Some(BackendHealth::Up) => true,
-            Some(BackendHealth::Unknown) => core.is_some_and(|c| c.token().is_some()),
-        },
+        backend_reachable: reachable(core, shared),
         problems,
         load,
         appended: journal.appended.get(),
@@ -127,6 +131,25 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
         writes_stopped: shared.writes_stopped.load(Ordering::Acquire),
         schema_version: core.map_or(0, |c| c.schema_version),
+    }
+}
+
+/// Above this share of its bound the queue is a problem before writes are refused.
+const BACKLOG_HIGH_PERCENT: u64 = 80;
+
+fn add_queue_problems(problems: &mut Vec<Problem>, shared: &Shared, core: &Core) {
+    let bound = shared.config.write_through.max_backlog_bytes;
+    let bytes = core.lanes.backlog().bytes;
+    if bytes > bound / 100 * BACKLOG_HIGH_PERCENT {
+        let message = format!(
+            "{bytes} of {bound} bytes of the write-behind queue are used; at the bound writes are \
+             refused: look why the backend does not keep up, or raise writeThrough.maxBacklog"
+        );
+        problems.push(Problem::new("BacklogHigh", message, false));
+    }
+    if core.lanes.is_paused() {
+        let message = "write-through is paused: changes stay in the journal until it goes on";
+        problems.push(Problem::new("WriteThroughPaused", message, false));
     }
 }
 

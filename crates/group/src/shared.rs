@@ -3,7 +3,7 @@
 //! Owns the state that is there before the backend told the tables, and the one-way ends of a
 //! group (latched, fenced, closed). Must never hold row data.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -87,8 +87,15 @@ impl Board {
         self.problems.lock().remove(topic).is_some()
     }
 
+    pub(crate) fn has(&self, topic: &'static str) -> bool {
+        self.problems.lock().contains_key(topic)
+    }
+
+    /// One per reason: what two parts found is said once.
     pub(crate) fn all(&self) -> Vec<Problem> {
-        self.problems.lock().values().cloned().collect()
+        let problems = self.problems.lock();
+        let mut said = BTreeSet::new();
+        problems.values().filter(|p| said.insert(p.reason.as_str())).cloned().collect()
     }
 }
 

@@ -14,7 +14,7 @@ use cachetier_model::{
 };
 use cachetier_write_through::Draft;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::calls::{AnswerWhen, KeySelector, Position, TransactCall, Transacted};
@@ -91,9 +91,9 @@ impl Core {
         let urgent = answer == AnswerWhen::Flushed;
         // keeps what a miss learned valid until the transaction is in
         let mut learned = None;
+        let mut settled = None;
         loop {
             self.serving(slot, deadline).await?;
-            let mut settled = self.decisions.watch();
             let sink = Sink { core: self, urgent, decision: Mutex::default() };
             match self.engine.transact(root, transaction, &sink) {
                 Ok(committed) => {
@@ -107,15 +107,11 @@ impl Core {
                     }
                     learned = Some(fetched);
                 }
-                Err(TransactError::AwaitingBackend) => {
-                    let wait = tokio::time::timeout(DECISION_WAIT_MAX, settled.changed());
-                    if wait.await.is_err() {
-                        return Err(GroupError::Busy {
-                            what: "an earlier transaction of this instance waits for the backend",
-                            retry_after: Duration::from_secs(1),
-                        });
-                    }
-                }
+                // watched from before another look, so that no decision is missed
+                Err(TransactError::AwaitingBackend) => match &mut settled {
+                    None => settled = Some(self.decisions.watch()),
+                    Some(settled) => await_decision(settled).await?,
+                },
                 Err(TransactError::Refused(refused)) => {
                     self.after_refusal(refused, deadline).await?;
                 }
@@ -216,6 +212,17 @@ impl Core {
                 "the backend has not decided yet; the transaction stays queued and will be sent",
             )),
         }
+    }
+}
+
+/// An earlier transaction of the instance is undecided: waits for the next decision of any.
+async fn await_decision(settled: &mut watch::Receiver<u64>) -> Result<(), GroupError> {
+    match tokio::time::timeout(DECISION_WAIT_MAX, settled.changed()).await {
+        Ok(_) => Ok(()),
+        Err(_) => Err(GroupError::Busy {
+            what: "an earlier transaction of this instance waits for the backend",
+            retry_after: Duration::from_secs(1),
+        }),
     }
 }
 

@@ -94,8 +94,8 @@ async fn power_cuts(durability: Durability, rounds: u64) {
         config.journal.sync_interval_ms = 5;
         config
     };
-    let zeros = || Arc::new((0..=ACCOUNTS).map(|_| AtomicI64::new(0)).collect::<Vec<_>>());
-    let (attempted, acknowledged) = (zeros(), zeros());
+    let first = || Arc::new((0..=ACCOUNTS).map(|id| AtomicI64::new(id * 10)).collect::<Vec<_>>());
+    let (attempted, acknowledged) = (first(), first());
     for round in 0..rounds {
         let node = Node::on_disk(config(), "n-0", &disk).await.unwrap();
         node.until("serving", |s| s.ready).await;

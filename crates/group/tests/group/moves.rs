@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
-use cachetier_group::{Group, GroupError, KeySelector, Peers, Phase, ReadCall, Status};
+use cachetier_group::{
+    AnswerWhen, Group, GroupError, KeySelector, Peers, Phase, ReadCall, Status, TransactCall,
+};
 use cachetier_model::node_config::TopologySource;
-use cachetier_model::{ReadPlan, Topology};
+use cachetier_model::{ReadPlan, Topology, Transaction};
 
 use crate::basics::compare;
 use crate::scene::{InProcess, Node, Scene, entries, lookup, place_of, root, set_place};
@@ -236,4 +238,89 @@ async fn a_topology_that_turns_back_in_mid_move_serves_released_slots_again() {
     cluster.nodes[0].0.drained().await;
     let sql = "SELECT count(*) FROM account WHERE place = 8";
     assert_eq!(cluster.scene.postgres.number(sql).await, 20);
+}
+
+/// Writes growing values to its accounts through whichever node takes them, until told to stop.
+async fn write_through_anyone(
+    peers: Arc<InProcess>,
+    ids: Vec<i64>,
+    stop: Arc<AtomicBool>,
+    attempted: Arc<Vec<AtomicI64>>,
+    acknowledged: Arc<Vec<AtomicI64>>,
+) {
+    let mut value = 1_000;
+    while !stop.load(Ordering::Relaxed) {
+        for id in &ids {
+            value += 1;
+            attempted[*id as usize].store(value, Ordering::Relaxed);
+            for group in peers.all() {
+                let transaction =
+                    Transaction { guards: vec![], operations: vec![set_place(value)] };
+                let key = KeySelector::Root(root(*id));
+                let call = TransactCall { key, transaction, answer: AnswerWhen::Durable };
+                if group.transact(call).await.is_ok() {
+                    acknowledged[*id as usize].store(value, Ordering::Relaxed);
+                    break;
+                }
+            }
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_crashing_in_mid_scale_lose_nothing_and_the_move_completes() {
+    const ACCOUNTS: i64 = 30;
+    let mut cluster = Cluster::new(ACCOUNTS).await;
+    cluster.add("n-0").await;
+    let mut topology = cluster.scene.topology(1, &["n-0"]);
+    cluster.push(&topology).await;
+    cluster.settled(&topology).await;
+    cluster.add("n-1").await;
+    cluster.add("n-2").await;
+    let first = || Arc::new((0..=ACCOUNTS).map(|id| AtomicI64::new(id * 10)).collect::<Vec<_>>());
+    let (attempted, acknowledged) = (first(), first());
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..3)
+        .map(|writer| {
+            let ids = (1..=ACCOUNTS).filter(|id| id % 3 == writer).collect();
+            let (attempted, acknowledged) = (attempted.clone(), acknowledged.clone());
+            let (peers, stop) = (cluster.peers.clone(), stop.clone());
+            tokio::spawn(write_through_anyone(peers, ids, stop, attempted, acknowledged))
+        })
+        .collect();
+    let shapes: [&[&str]; 5] =
+        [&["n-0", "n-1", "n-2"], &["n-1"], &["n-0", "n-1"], &["n-2", "n-0"], &["n-0"]];
+    for (round, names) in shapes.iter().enumerate() {
+        topology = topology.rebalanced(entries(names)).unwrap();
+        cluster.push(&topology).await;
+        // one node goes down while slots are on their way, another one each round
+        let victim = round % 3;
+        let (node, group) = cluster.nodes.remove(0);
+        let name = node.group.node().name.clone();
+        drop(group);
+        tokio::time::sleep(Duration::from_millis(30 * (victim as u64 + 1))).await;
+        node.crash().await;
+        let again = cluster.add(&name).await;
+        assert_eq!(cluster.nodes[again].0.group.node().name, name);
+        cluster.push(&topology).await;
+        cluster.settled(&topology).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    for (node, _) in &cluster.nodes {
+        node.drained().await;
+    }
+    for id in 1..=ACCOUNTS {
+        let place = cluster.place(id).await.unwrap();
+        let (low, high) = (&acknowledged[id as usize], &attempted[id as usize]);
+        let range = low.load(Ordering::Relaxed)..=high.load(Ordering::Relaxed);
+        assert!(range.contains(&place), "account {id}: {place} {range:?}");
+        let sql = format!("SELECT place FROM account WHERE id = {id}");
+        assert_eq!(cluster.scene.postgres.number(&sql).await, place, "account {id}");
+    }
+    let written = acknowledged.iter().filter(|a| a.load(Ordering::Relaxed) > 1_000).count();
+    assert_eq!(written, ACCOUNTS as usize, "every account was written");
 }

@@ -275,6 +275,11 @@ impl InProcess {
         groups.push((name.to_owned(), Arc::downgrade(group)));
     }
 
+    /// Every group that is up.
+    pub fn all(&self) -> Vec<Arc<Group>> {
+        self.groups.lock().iter().filter_map(|(_, group)| group.upgrade()).collect()
+    }
+
     pub fn cut(&self, name: &str) {
         self.cut.lock().push(name.to_owned());
     }

@@ -1,0 +1,156 @@
+//! Putting a core together: engine, lanes, the journal's tail, and the tasks beside them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use cachetier_engine::{Engine, EngineOptions};
+use cachetier_journal::Watermarks;
+use cachetier_model::{GroupSchema, RootKey, SlotSet};
+use cachetier_write_through::{Claim, WriteThrough, WriteThroughOptions};
+use tokio::sync::watch;
+
+use super::Stop;
+use crate::core::Core;
+use crate::decisions::Decisions;
+use crate::load::Tickets;
+use crate::ownership::Ownership;
+use crate::read_through::ReadThrough;
+use crate::rejects::RejectAccount;
+use crate::restore::{Annulled, JournalReplay, Restored, Tail};
+use crate::shared::Shared;
+use crate::status::Problem;
+
+/// Makes the core, replays the journal's tail into it, and starts what runs beside it.
+pub(super) async fn build(
+    shared: &Arc<Shared>,
+    schema: Arc<GroupSchema>,
+    claim: Option<Claim>,
+) -> Result<Arc<Core>, Stop> {
+    let schema_version = schema.version();
+    let capacity_bytes = shared.config.memory.capacity_bytes;
+    let engine = Engine::new(Arc::clone(&schema), EngineOptions { capacity_bytes })
+        .map_err(|error| Problem::new("EngineRefused", error.to_string(), true))?;
+    let engine = Arc::new(engine);
+    shared.backend.use_schema(Arc::clone(&schema));
+    let positions: Vec<u64> = match &claim {
+        Some(claim) => claim.lanes.iter().map(|lane| lane.position).collect(),
+        None => shared.notebook.lanes()?,
+    };
+    let staged_after = positions.iter().copied().min().unwrap_or(0);
+    let annulled = Annulled::default();
+    let replay = JournalReplay { journal: shared.journal.clone(), annulled: Arc::clone(&annulled) };
+    let (lanes, events) = WriteThrough::start(
+        WriteThroughOptions::from_config(&shared.config, &shared.node.name),
+        Arc::clone(&shared.backend),
+        Arc::clone(&schema),
+        follow_synced(shared),
+        Some(Arc::new(replay)),
+        staged_after,
+        shared.shutdown.clone(),
+    );
+    let restored = restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
+    let reads = shared.config.backend.max_connections;
+    let workers = reads.saturating_sub(u32::from(shared.config.write_through.lanes)).max(1);
+    let core = Arc::new(Core {
+        shared: Arc::clone(shared),
+        schema: Arc::clone(&schema),
+        schema_version,
+        misses: ReadThrough::start(shared, &engine, workers as usize),
+        engine,
+        lanes,
+        decisions: Decisions::new(),
+        tickets: Tickets::default(),
+        annulled,
+        token: std::sync::OnceLock::new(),
+        rejects: RejectAccount::default(),
+        suspected: parking_lot::Mutex::default(),
+        bypass: tokio::sync::Semaphore::new(shared.config.bypass.max_concurrent.max(1) as usize),
+    });
+    shared.spawn("flush-events", Arc::clone(&core).follow_lanes(events));
+    let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
+    begin_serving(shared, held);
+    match claim {
+        Some(claim) => attach(&core, claim).await,
+        None => {
+            restored.quarantined.iter().for_each(|key| core.engine.quarantine(key));
+            *core.suspected.lock() = restored.quarantined;
+        }
+    }
+    if shared.notebook.schema()?.map(|s| s.version()) != Some(schema_version) {
+        shared.notebook.set_schema(&schema).await?;
+    }
+    shared.spawn("slot-moves", Arc::clone(&core).move_slots());
+    shared.spawn("probe", Arc::clone(&core).probe_backend());
+    shared.spawn("trim", Arc::clone(&core).trim_journal());
+    shared.spawn("rejects", Arc::clone(&core).watch_rejects());
+    Ok(core)
+}
+
+async fn restore(
+    shared: &Arc<Shared>,
+    engine: &Arc<Engine>,
+    lanes: &WriteThrough,
+    annulled: &Annulled,
+    positions: Vec<u64>,
+    schema_version: u64,
+) -> Result<Restored, Stop> {
+    let (journal, engine) = (shared.journal.clone(), Arc::clone(engine));
+    let (lanes, annulled) = (lanes.clone(), Arc::clone(annulled));
+    let restored = tokio::task::spawn_blocking(move || {
+        let tail = Tail { journal: &journal, positions: &positions, schema_version };
+        tail.restore(&engine, &lanes, &annulled)
+    })
+    .await
+    .map_err(|error| Problem::new("JournalUnreadable", error.to_string(), true))??;
+    if restored.transactions > 0 {
+        tracing::info!(node = %shared.node.name, transactions = restored.transactions,
+            bytes = restored.bytes, "unflushed transactions are back from the journal");
+    }
+    Ok(restored)
+}
+
+fn begin_serving(shared: &Shared, held: SlotSet) {
+    shared.slots.apply(|machine| {
+        let assigned = machine.assigned().clone();
+        *machine = Ownership::started(assigned, held);
+    });
+}
+
+/// The backend gave its claim: the lanes may run.
+pub(super) async fn attach(core: &Arc<Core>, claim: Claim) {
+    let lost = core.shared.slots.apply(|machine| machine.claimed(claim.slots()));
+    core.shared.coverage.lock().gone(&lost);
+    lost.iter().for_each(|slot| core.engine.clear_slot(slot));
+    let quarantined: HashSet<RootKey> = claim.quarantined.iter().cloned().collect();
+    quarantined.iter().for_each(|key| core.engine.quarantine(key));
+    core.lanes.quarantine(&claim.quarantined);
+    for key in core.suspected.lock().drain().filter(|key| !quarantined.contains(key)) {
+        // resolved since the journal noted it
+        core.engine.forget(&key);
+    }
+    let _first = core.token.set(claim.token);
+    core.lanes.claimed(claim);
+    core.note_slots().await;
+    core.rejects.changed();
+    // wakes the slot mover, which had no token before
+    core.shared.slots.apply(|_| ());
+}
+
+/// The synced position as the lanes want it (R1), and the journal's end.
+fn follow_synced(shared: &Arc<Shared>) -> watch::Receiver<u64> {
+    let mut marks = shared.journal.watch();
+    let (sender, receiver) = watch::channel(marks.borrow().synced.get());
+    let shutdown = shared.shutdown.clone();
+    shared.spawn("synced", async move {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = marks.changed() => if changed.is_err() { return },
+            }
+            let Watermarks { synced, .. } = &*marks.borrow_and_update();
+            let synced = synced.get();
+            sender.send_if_modified(|old| std::mem::replace(old, synced) != synced);
+        }
+    });
+    receiver
+}
