@@ -27,6 +27,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::Store;
 
+/// Everything the database held at some moment.
+pub struct Standby(state::Data);
+
 /// Cheap to clone: clones are connections to the same database.
 #[derive(Clone)]
 pub struct DoubleBackend {
@@ -46,6 +49,16 @@ impl DoubleBackend {
     /// Loses every commit that was not synced, and breaks all connections.
     pub fn crash(&self) {
         self.state.lock().crash();
+    }
+
+    /// What a standby has that hears nothing from now on; see [`Self::fail_over`].
+    pub fn standby(&self) -> Standby {
+        Standby(self.state.lock().data.clone())
+    }
+
+    /// Another server takes over, which has only this.
+    pub fn fail_over(&self, standby: Standby) {
+        self.state.lock().fail_over(standby.0);
     }
 
     /// The log catches up with asynchronous commits.

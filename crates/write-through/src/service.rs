@@ -57,6 +57,8 @@ pub enum WaitError {
 #[derive(Clone)]
 pub struct WriteThrough {
     shared: Arc<Shared>,
+    /// Only handles hold it: when all are gone without a claim, the supervisor ends.
+    claims: mpsc::Sender<Claim>,
 }
 
 impl WriteThrough {
@@ -75,17 +77,17 @@ impl WriteThrough {
         let (claims, claimed) = mpsc::channel(1);
         let queue = Queue::new(options.backlog_bytes_max, options.batch_rows_max, staged_after);
         let shared = Arc::new(Shared::new(
-            options, backend, schema, queue, synced, replay, events, claims, shutdown,
+            options, backend, schema, queue, synced, replay, events, shutdown,
         ));
         tokio::spawn(supervisor::run(Arc::clone(&shared), claimed));
-        (Self { shared }, receiver)
+        (Self { shared, claims }, receiver)
     }
 
     /// The backend gave the claim: the lanes start. Queued transactions at or below their lane's
     /// position are dropped as flushed already. Counts once; later calls change nothing.
     pub fn claimed(&self, claim: Claim) {
         // the channel holds one claim; a second one has nothing to start
-        let _ = self.shared.claims.try_send(claim);
+        let _ = self.claims.try_send(claim);
     }
 
     /// Sets bytes of the queue aside; do it before anything is journaled.

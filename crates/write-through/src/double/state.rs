@@ -38,6 +38,8 @@ pub struct Faults {
     pub breaks: VecDeque<Break>,
     /// A trigger's own opinion.
     pub refuse: Option<Refusal>,
+    /// Whoever changes the lane map finds no connection.
+    pub lane_changes_away: bool,
     /// From reading a writer row to its answer.
     pub writer_answer_delay: Duration,
 }
@@ -119,6 +121,13 @@ impl State {
         self.inserted = self.flushed;
     }
 
+    /// Another server takes over, which has only this: commits that were confirmed are gone too.
+    pub fn fail_over(&mut self, standby: Data) {
+        self.crash();
+        self.data = standby;
+        self.timeline += 1;
+    }
+
     pub fn flush_log(&mut self) {
         self.synced = None;
         self.flushed = self.inserted;
@@ -196,6 +205,9 @@ impl State {
         &mut self,
         change: &LaneChange,
     ) -> Result<Option<Vec<LaneClaim>>, BackendError> {
+        if self.faults.lane_changes_away {
+            return Err(broken());
+        }
         let mut data = self.data.clone();
         let writers = data.writers.entry(change.group_uid.clone()).or_default();
         let (mine, others): (Vec<Writer>, Vec<Writer>) =

@@ -3,7 +3,7 @@
 use super::Replay;
 use super::meter::Meter;
 use crate::backend::Backend;
-use crate::backend::claim::{Claim, LaneClaim};
+use crate::backend::claim::LaneClaim;
 use crate::error::BackendError;
 use crate::events::{BackendHealth, FlushEvent};
 use crate::options::WriteThroughOptions;
@@ -23,7 +23,6 @@ pub(crate) struct Shared {
     pub synced: watch::Receiver<u64>,
     pub replay: Option<Arc<dyn Replay>>,
     pub events: mpsc::Sender<FlushEvent>,
-    pub claims: mpsc::Sender<Claim>,
     pub health: watch::Sender<BackendHealth>,
     pub paused: watch::Sender<bool>,
     pub meter: Meter,
@@ -55,7 +54,6 @@ impl Shared {
         synced: watch::Receiver<u64>,
         replay: Option<Arc<dyn Replay>>,
         events: mpsc::Sender<FlushEvent>,
-        claims: mpsc::Sender<Claim>,
         shutdown: CancellationToken,
     ) -> Self {
         let paused = watch::Sender::new(options.paused);
@@ -67,7 +65,6 @@ impl Shared {
             synced,
             replay,
             events,
-            claims,
             health: watch::Sender::new(BackendHealth::Unknown),
             paused,
             meter: Meter::default(),

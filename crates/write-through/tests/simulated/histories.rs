@@ -2,7 +2,7 @@
 
 use super::*;
 use cachetier_model::SlotId;
-use cachetier_write_through::lane_of;
+use cachetier_write_through::{BackendHealth, lane_of};
 
 /// A node like [`Node::start`]'s, which owns only these slots at first.
 async fn owner_of(
@@ -13,6 +13,14 @@ async fn owner_of(
     let claim = backend.claim(claim_request(None, "a", options.lanes)).await.unwrap();
     let token = claim.token;
     take(backend, token, slots).await;
+    let node = node_of(backend, options);
+    node.through.claimed(claim);
+    node.through.slots_gained(slots);
+    (node, token)
+}
+
+/// A node that was not given its claim yet.
+fn node_of(backend: &DoubleBackend, options: WriteThroughOptions) -> Node {
     let (synced, watching) = watch::channel(0);
     let journal = Arc::<Journal>::default();
     let stop = CancellationToken::new();
@@ -25,9 +33,7 @@ async fn owner_of(
         0,
         stop.clone(),
     );
-    through.claimed(claim);
-    through.slots_gained(slots);
-    (Node { through, events, synced, journal, next: 1, stop }, token)
+    Node { through, events, synced, journal, next: 1, stop }
 }
 
 async fn take(backend: &DoubleBackend, token: u64, slots: &SlotSet) {
@@ -111,5 +117,57 @@ fn r17_a_rewind_of_one_lane_lifts_no_quarantine_of_another() {
         let tail = backend.reject_tail(heads[0].id).await.unwrap();
         assert_eq!(tail.iter().map(|e| e.sequence).collect::<Vec<_>>(), vec![2, follower]);
         node.stop.cancel();
+    });
+}
+
+#[test]
+fn r10_commits_lost_before_the_lane_map_changed_are_sent_again_under_the_old_one() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        owner_of(&backend, options(1, BackendCommit::Async), &SlotSet::full())
+            .await
+            .0
+            .stop
+            .cancel();
+        let claim = backend.claim(claim_request(Some(1), "b", 2)).await.unwrap();
+        assert_eq!(claim.lanes.len(), 1);
+        let standby = backend.standby();
+        backend.set_faults(|f| f.lane_changes_away = true);
+        let mut node = node_of(&backend, options(2, BackendCommit::Async));
+        node.commit(1, insert(1, 1));
+        node.through.claimed(claim);
+        let mut health = node.through.health();
+        let down = health.wait_for(|h| {
+            backend.flush_log();
+            matches!(h, BackendHealth::Down { .. })
+        });
+        let waited = tokio::time::timeout(Duration::from_secs(60), down);
+        assert!(waited.await.is_ok(), "{:?}", node.through.marks());
+        assert!(node.through.marks().confirmed >= 1, "flushed and confirmed under the old map");
+        backend.fail_over(standby);
+        backend.set_faults(|f| f.lane_changes_away = false);
+        for _ in 0..10_000 {
+            backend.flush_log();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            if node.through.marks().lanes.len() == 2 {
+                break;
+            }
+        }
+        assert_eq!(node.through.marks().lanes.len(), 2);
+        node.commit(2, insert(2, 2));
+        node.settle(&backend).await;
+        assert_eq!(backend.store().tables[ROOT].len(), 2);
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn a_start_given_up_before_its_claim_leaves_nothing_running() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let Node { through, mut events, .. } = node_of(&backend, options(1, BackendCommit::Sync));
+        drop(through);
+        let ended = tokio::time::timeout(Duration::from_secs(60), events.recv()).await;
+        assert!(ended.unwrap().is_none(), "whoever could tell something is gone");
     });
 }
