@@ -8,9 +8,11 @@ const SUBSCRIBERS: u64 = 1_000;
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn some_writes(load: &WriteLoad, more_than: u64) -> Result<()> {
-    wait_until("acknowledged writes", MINUTE, || {
-        Ok((load.acknowledged() > more_than).then_some(()))
-    })
+    wait_until(
+        "acknowledged writes",
+        MINUTE,
+        || Ok((load.acknowledged() > more_than).then_some(())),
+    )
 }
 
 fn proves_nothing_lost(scene: &Scene, load: WriteLoad) -> Result<u64> {
@@ -61,15 +63,8 @@ fn e2e_a_node_killed_under_load_loses_no_acknowledged_write() -> Result<()> {
 
 /// Ends the cache-node process of a pod with signal 9, found by its pod's UID in its cgroup.
 fn kill_process(scene: &Scene, pod: &str) -> Result<()> {
-    let uid = kubectl(&[
-        "-n",
-        &scene.namespace,
-        "get",
-        "pod",
-        pod,
-        "-o",
-        "jsonpath={.metadata.uid}",
-    ])?;
+    let uid =
+        kubectl(&["-n", &scene.namespace, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}"])?;
     let mut killed = 0;
     for entry in std::fs::read_dir("/proc")? {
         let path = entry?.path();
@@ -145,8 +140,9 @@ fn e2e_deleting_a_group_with_a_full_queue_drains_it_first() -> Result<()> {
     let pending = kubectl(&["-n", &scene.namespace, "delete", "cg", "hlr", "--wait=false"])
         .and_then(|_| {
             wait_until("a status that says what is pending", MINUTE, || {
-                let condition = scene.condition("DrainSafe")?;
-                Ok(condition.filter(|c| c.0 == "False").map(|c| c.2))
+                let condition = scene.condition("Ready")?;
+                let said = condition.filter(|c| c.1 == "Deleting").map(|c| c.2);
+                Ok(said.filter(|message| message.contains("transactions")))
             })
         });
     xtask(&["cluster", "backend", "start"])?;
