@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 pub struct Drain {
     /// The finalizer can go.
     pub done: bool,
+    /// Nothing is given up: every journal is known to hold nothing that waits.
+    pub clean: bool,
     /// Ordinals whose writes are to be stopped.
     pub stop_writes: Vec<u32>,
     pub transactions: u64,
@@ -48,7 +50,8 @@ pub fn decide(
             None => drain.silent.push(names.pod(*ordinal)),
         }
     }
-    drain.done = policy == DeletionPolicy::Discard || !waiting && drain.silent.is_empty();
+    drain.clean = !waiting && drain.silent.is_empty();
+    drain.done = drain.clean || policy == DeletionPolicy::Discard;
     drain
 }
 
@@ -127,7 +130,10 @@ mod tests {
         assert!(!drain.done);
         assert!(drain.message("hlr").contains("hlr-1 have not finished their start"));
         starting.group_served = false;
-        assert!(run(DeletionPolicy::Drain, vec![starting]).done, "a group that never served can go");
+        assert!(
+            run(DeletionPolicy::Drain, vec![starting]).done,
+            "a group that never served can go"
+        );
     }
 
     #[test]

@@ -7,12 +7,13 @@ use crate::build::topology_record::Found;
 use crate::nodes::{NodeError, NodeView};
 use crate::preload::{JobOutcome, JobView};
 use crate::topology::Member;
-use cachetier_api::names::GroupNames;
+use cachetier_api::names::{ANNOTATION_DRAINED, GroupNames, LABEL_INCARNATION};
 use cachetier_api::v1alpha1::CacheGroup;
 use cachetier_model::Topology;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
+use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -50,10 +51,21 @@ pub struct Observed {
     pub answers: BTreeMap<u32, Result<NodeView, NodeError>>,
     /// The newest topology that a node holds, when it is newer than the record.
     pub held: Option<Topology>,
-    /// Pods whose claim is bound to a volume.
-    pub bound: BTreeSet<u32>,
+    /// Journal claims by ordinal, also those of earlier groups of this name.
+    pub claims: BTreeMap<u32, ClaimView>,
     /// Hosts of pods, and whether they are labelled for persistent memory.
     pub hosts: BTreeMap<String, bool>,
+}
+
+/// A claim for a journal's volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClaimView {
+    pub name: String,
+    pub bound: bool,
+    /// UID of the group whose journal is on it; absent on claims of earlier versions.
+    pub incarnation: Option<String>,
+    /// Nothing on it waits for the backend.
+    pub drained: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -70,6 +82,8 @@ pub struct PodView {
     /// Why the container waits, e.g. `ImagePullBackOff`, with the kubelet's words.
     pub waiting: Option<(String, String)>,
     pub running: bool,
+    /// Since when, if the kubelet says so.
+    pub running_since: Option<jiff::Timestamp>,
     pub ever_started: bool,
 }
 
@@ -97,6 +111,24 @@ impl Observed {
         self.answers.get(&ordinal)?.as_ref().ok()
     }
 
+    /// The claim's volume is there and is this group's.
+    fn has_volume(&self, ordinal: u32) -> bool {
+        self.claims.get(&ordinal).is_some_and(|claim| claim.bound && !self.is_foreign(claim))
+    }
+
+    /// The journal on it is of an earlier group of this name. A claim that does not say is ours if
+    /// our pods exist, and otherwise of somebody before us.
+    pub fn is_foreign(&self, claim: &ClaimView) -> bool {
+        match &claim.incarnation {
+            Some(incarnation) => *incarnation != self.uid,
+            None => self.stateful_set.is_none(),
+        }
+    }
+
+    pub fn foreign_claims(&self) -> impl Iterator<Item = &ClaimView> {
+        self.claims.values().filter(|claim| self.is_foreign(claim))
+    }
+
     /// Every pod that exists or should, whether it answers or not.
     pub fn members(&self) -> BTreeMap<u32, Member> {
         let owners = self.record.record().map_or(0, |record| record.topology.nodes.len());
@@ -114,7 +146,7 @@ impl Observed {
                 let member = Member {
                     view: self.view(ordinal).cloned(),
                     unschedulable: pod.is_some_and(|pod| pod.unschedulable.is_some()),
-                    never_ran: !self.bound.contains(&ordinal) || !served && !started,
+                    never_ran: !self.has_volume(ordinal) || !served && !started,
                     group_served: served,
                 };
                 (ordinal, member)
@@ -156,11 +188,27 @@ impl PodView {
             unschedulable,
             waiting,
             running: state.is_some_and(|s| s.running.is_some()),
+            running_since: state
+                .and_then(|s| s.running.as_ref()?.started_at.as_ref())
+                .map(|time| time.0),
             ever_started: container.is_some_and(|c| {
                 c.restart_count > 0
                     || c.last_state.as_ref().is_some_and(|s| s.terminated.is_some())
                     || state.is_some_and(|s| s.running.is_some() || s.terminated.is_some())
             }),
+        }
+    }
+}
+
+impl ClaimView {
+    pub fn read(claim: &PersistentVolumeClaim) -> Self {
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+        Self {
+            name: claim.metadata.name.clone().unwrap_or_default(),
+            bound: phase == Some("Bound"),
+            incarnation: claim.labels().get(LABEL_INCARNATION).cloned(),
+            drained: claim.annotations().get(ANNOTATION_DRAINED).map(String::as_str)
+                == Some("true"),
         }
     }
 }

@@ -17,8 +17,10 @@ pub struct Plan {
     pub drain: Option<Drain>,
     pub preload: preload::Decision,
     pub rollout: Rollout,
-    /// Pods can start: what they mount is there.
+    /// Pods can start: what they mount is there, and no volume holds another group's writes.
     pub with_pods: bool,
+    /// Claims of earlier groups whose volumes become this group's.
+    pub adopt: Vec<String>,
     /// The record to write, when it differs from what was found.
     pub record: Option<Record>,
 }
@@ -43,11 +45,17 @@ pub fn plan(observed: &Observed) -> Plan {
         drain::decide(&observed.names, policy, &members, deadline_passed(observed))
     });
     let secret_there = observed.secret != BackendSecret::Missing;
+    let volumes_ours = observed.foreign_claims().next().is_none();
     let mut plan = Plan {
         findings: findings(observed),
         preload: preload_decision(observed),
         rollout: rollout_decision(observed, topology.activity == Activity::Steady),
-        with_pods: observed.stateful_set.is_some() || secret_there,
+        with_pods: observed.stateful_set.is_some() || secret_there && volumes_ours,
+        adopt: observed
+            .foreign_claims()
+            .filter(|claim| claim.drained)
+            .map(|claim| claim.name.clone())
+            .collect(),
         record: next_record(observed, &topology),
         drain,
         topology,
@@ -67,6 +75,7 @@ fn hold_still(observed: &Observed, plan: &mut Plan) {
     plan.topology.drain.clear();
     plan.preload.create = None;
     plan.rollout.replace = None;
+    plan.adopt.clear();
     plan.record = None;
 }
 

@@ -102,7 +102,8 @@ async fn pass(context: &Context, group: Arc<CacheGroup>) -> Result<Action, Recon
     let observed = Box::pin(dereference::dereference(context, group)).await?;
     let plan = plan(&observed);
     if plan.drain.as_ref().is_some_and(|drain| drain.done) {
-        deletion::release(context, &observed).await?;
+        let clean = plan.drain.as_ref().is_some_and(|drain| drain.clean);
+        deletion::release(context, &observed, clean).await?;
         return Ok(Action::await_change());
     }
     let applied = if observed.group.spec.paused && !deleting {
@@ -127,6 +128,7 @@ fn is_busy(plan: &Plan) -> bool {
     !steady
         || plan.drain.is_some()
         || plan.record.is_some()
+        || !plan.adopt.is_empty()
         || plan.rollout.outdated > 0
         || !plan.findings.is_empty()
         || matches!(

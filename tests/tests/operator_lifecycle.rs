@@ -4,9 +4,9 @@ use anyhow::{Context, Result, ensure};
 use cachetier_api::v1alpha1::CacheGroup;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -271,5 +271,49 @@ async fn a_paused_group_is_left_alone_and_still_reported() -> Result<()> {
     stage.merge(json!({"spec": {"paused": false}})).await?;
     stage.until_ready().await?;
     ensure!(pods_wanted(&stage).await? == 3, "pods do not follow");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drained_group_that_is_made_again_takes_its_volumes_up() -> Result<()> {
+    let stage = ready("again", 2).await?;
+    let first = stage.group().await?.metadata.uid;
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    gone(&stage).await?;
+    stage.collect_garbage().await?;
+    let claims = stage.api::<PersistentVolumeClaim>();
+    let left = claims.get("journal-hlr-1").await?;
+    ensure!(left.annotations().get("cachetier.dev/drained").is_some(), "{:?}", left.metadata);
+    stage.apply(&minimal_group(2)).await?;
+    let second = stage.until_ready().await?.metadata.uid;
+    let taken = claims.get("journal-hlr-1").await?;
+    ensure!(taken.metadata.uid == left.metadata.uid, "the claim was made again");
+    ensure!(
+        taken.annotations().get("cachetier.dev/drained").is_none(),
+        "it still counts as drained"
+    );
+    let incarnation = taken.labels().get("cachetier.dev/group-uid").cloned();
+    ensure!(incarnation == second && incarnation != first, "{incarnation:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_made_again_does_not_bury_writes_that_were_given_up_by_force() -> Result<()> {
+    let mut stage = ready("buried", 1).await?;
+    stage.kill_operator();
+    stage.merge(json!({"metadata": {"finalizers": null}})).await?;
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    gone(&stage).await?;
+    stage.collect_garbage().await?;
+    stage.start_operator().await?;
+    stage.apply(&minimal_group(1)).await?;
+    let group =
+        stage.until("said", |group| condition(group, "Ready").1 == "VolumeOfEarlierGroup").await?;
+    ensure!(condition(&group, "Ready").2.contains("journal-hlr-0"), "the claim is not named");
+    ensure!(stage.object("StatefulSet", "hlr").await?.is_none(), "pods on foreign writes");
+    let give_up = json!({"metadata": {"annotations": {"cachetier.dev/drained": "true"}}});
+    let claims = stage.api::<PersistentVolumeClaim>();
+    claims.patch("journal-hlr-0", &PatchParams::default(), &Patch::Merge(&give_up)).await?;
+    stage.until_ready().await?;
     Ok(())
 }

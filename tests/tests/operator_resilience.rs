@@ -206,28 +206,7 @@ async fn o72_create_delete_restart_again_and_again() -> Result<()> {
         stage.kill_operator();
         stage.start_operator().await?;
         gone(&stage).await?;
-        clean_up(&stage).await?;
-    }
-    Ok(())
-}
-
-/// What the garbage collector would do.
-async fn clean_up(stage: &Stage) -> Result<()> {
-    for kind in
-        ["StatefulSet", "Job", "ConfigMap", "Secret", "PodDisruptionBudget", "ServiceAccount"]
-    {
-        for object in stage.dynamic(kind)?.list(&Default::default()).await? {
-            if object.owner_references().is_empty() {
-                continue;
-            }
-            stage.dynamic(kind)?.delete(&object.name_any(), &DeleteParams::background()).await?;
-        }
-    }
-    for service in stage.api::<Service>().list(&Default::default()).await? {
-        stage.api::<Service>().delete(&service.name_any(), &DeleteParams::default()).await?;
-    }
-    for pod in stage.api::<Pod>().list(&Default::default()).await? {
-        stage.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default()).await.ok();
+        stage.collect_garbage().await?;
     }
     Ok(())
 }

@@ -41,6 +41,7 @@ pub mod kind {
 pub mod reason {
     // all is well
     pub const AS_EXPECTED: &str = "AsExpected";
+    pub const ALL_SERVING: &str = "AllNodesServe";
     pub const SERVING: &str = "Serving";
     pub const ACCEPTED: &str = "Accepted";
     pub const REACHABLE: &str = "Reachable";
@@ -68,6 +69,7 @@ pub mod reason {
     pub const SECRET_INCOMPLETE: &str = "SecretIncomplete";
     pub const STORAGE_CLASS_NOT_FOUND: &str = "StorageClassNotFound";
     pub const NO_DEFAULT_STORAGE_CLASS: &str = "NoDefaultStorageClass";
+    pub const VOLUME_OF_EARLIER_GROUP: &str = "VolumeOfEarlierGroup";
     pub const NO_VOLUME: &str = "NoVolumeAvailable";
     pub const NO_MATCHING_NODE: &str = "NoMatchingNode";
     pub const UNSCHEDULABLE: &str = "Unschedulable";

@@ -25,6 +25,11 @@ pub const COMPONENT_PRELOAD: &str = "preload";
 
 /// Digest of the node configuration, on the pod template.
 pub const ANNOTATION_CONFIG: &str = "cachetier.dev/config-digest";
+/// On journal claims: UID of the group whose journal is on the volume.
+pub const LABEL_INCARNATION: &str = "cachetier.dev/group-uid";
+/// On journal claims: nothing on the volume waits for the backend. Written when the group was let go,
+/// or by a person who gives the content up.
+pub const ANNOTATION_DRAINED: &str = "cachetier.dev/drained";
 /// On the topology record: some node has served slots under it, so journals may hold writes.
 pub const ANNOTATION_SERVED: &str = "cachetier.dev/served";
 

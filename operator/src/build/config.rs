@@ -50,7 +50,7 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
             max_connections: postgres.max_connections.unsigned_abs(),
         },
         tables: spec.tables.iter().map(table).collect(),
-        journal: journal(&spec.journal),
+        journal: journal(&spec.journal, blueprint.uid),
         memory: MemoryConfig { capacity_bytes: spec.memory.capacity.bytes() },
         write_through: write_through(&spec.write_through),
         bypass: bypass(&spec.bypass),
@@ -69,9 +69,11 @@ fn table(table: &api::Table) -> TableConfig {
     }
 }
 
-fn journal(journal: &api::Journal) -> JournalConfig {
+/// Each incarnation of a group has its own directory: a volume that is used again is never mistaken
+/// for this group's journal.
+fn journal(journal: &api::Journal, uid: &str) -> JournalConfig {
     JournalConfig {
-        directory: format!("{DATA_DIRECTORY}/journal").into(),
+        directory: format!("{DATA_DIRECTORY}/{uid}").into(),
         capacity_bytes: journal.volume.size.bytes() / 100 * JOURNAL_SHARE_PERCENT,
         durability: match journal.durability {
             api::Durability::Sync => Durability::Sync,

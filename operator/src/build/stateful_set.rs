@@ -3,7 +3,7 @@
 use super::{Blueprint, config, labels, pod};
 use crate::certificates::role;
 use cachetier_api::names::{
-    ADMIN_PORT, ANNOTATION_CONFIG, COMPONENT_NODE, GRPC_PORT, NODE_LABEL_PMEM,
+    ADMIN_PORT, ANNOTATION_CONFIG, COMPONENT_NODE, GRPC_PORT, LABEL_INCARNATION, NODE_LABEL_PMEM,
 };
 use cachetier_api::v1alpha1::{HugePages, Medium, Spread, VolumeRetention};
 use k8s_openapi::api::apps::v1::{
@@ -244,10 +244,12 @@ fn claims(blueprint: &Blueprint<'_>) -> Vec<PersistentVolumeClaim> {
     }
     let volume = &blueprint.group.spec.journal.volume;
     let size = Quantity(volume.size.to_string());
+    let mut claim_labels = labels::of_component(&blueprint.names.stateful_set(), COMPONENT_NODE);
+    claim_labels.insert(LABEL_INCARNATION.to_owned(), blueprint.uid.to_owned());
     vec![PersistentVolumeClaim {
         metadata: ObjectMeta {
             name: Some(CLAIM.to_owned()),
-            labels: Some(labels::of_component(&blueprint.names.stateful_set(), COMPONENT_NODE)),
+            labels: Some(claim_labels),
             ..ObjectMeta::default()
         },
         spec: Some(PersistentVolumeClaimSpec {

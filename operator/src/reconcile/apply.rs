@@ -9,7 +9,7 @@ use crate::build::{Blueprint, Children, build, secrets, topology_record};
 use crate::certificates::{Authority, node_hosts, role, still_good};
 use crate::observed::Observed;
 use crate::plan::Plan;
-use cachetier_api::names::FIELD_MANAGER;
+use cachetier_api::names::{ANNOTATION_DRAINED, FIELD_MANAGER, LABEL_INCARNATION};
 use cachetier_api::v1alpha1::CacheGroup;
 use cachetier_model::Topology;
 use k8s_openapi::NamespaceResourceScope;
@@ -21,6 +21,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use kube::{Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fmt::Debug;
 
@@ -65,6 +66,7 @@ pub async fn apply(
     let secrets = certificates(context, observed, &blueprint)?;
     let children = build(&blueprint, secrets)?;
     let writer = Writer { context, observed };
+    writer.adopt(plan).await?;
     let topology = writer.record(plan, &blueprint.owner).await?;
     let stateful_set = Box::pin(writer.children(children)).await?;
     writer.jobs_to_delete(plan).await?;
@@ -275,6 +277,22 @@ impl Writer<'_> {
         Ok(())
     }
 
+    /// Makes drained volumes of earlier groups ours, before any pod can write to them.
+    async fn adopt(&self, plan: &Plan) -> Result<(), ReconcileError> {
+        let ours = json!({"metadata": {
+            "labels": {LABEL_INCARNATION: self.observed.uid},
+            "annotations": {ANNOTATION_DRAINED: null},
+        }});
+        for name in &plan.adopt {
+            let claims = self.api::<PersistentVolumeClaim>();
+            let patch = Patch::Merge(&ours);
+            absent_is_fine(
+                claims.patch_metadata(name, &PatchParams::default(), &patch).await.map(drop),
+            )?;
+        }
+        Ok(())
+    }
+
     async fn jobs_to_delete(&self, plan: &Plan) -> Result<(), ReconcileError> {
         for name in &plan.preload.delete {
             absent_is_fine(
@@ -352,8 +370,12 @@ async fn tell_nodes(
             view.group_uid == observed.uid && view.topology_version < topology.epoch.0
         })
     };
-    for (_, node) in nodes.iter().filter(|(ordinal, _)| behind(ordinal)) {
-        match context.nodes.apply_topology(node, topology).await {
+    let to_push: Vec<_> =
+        nodes.iter().filter(|(ordinal, _)| behind(ordinal)).map(|(_, node)| node).collect();
+    let pushes = to_push.iter().map(|node| context.nodes.apply_topology(node, topology));
+    let answers = futures::future::join_all(pushes).await;
+    for (node, answer) in to_push.into_iter().zip(answers) {
+        match answer {
             Ok(held) => tracing::info!(node = node.pod, epoch = held.0, "topology pushed"),
             Err(error) => tracing::warn!(node = node.pod, %error, "node did not take the topology"),
         }

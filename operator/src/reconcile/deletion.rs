@@ -3,8 +3,9 @@
 use super::dereference::{addresses, stored_authority};
 use super::{Context, ReconcileError};
 use crate::observed::Observed;
-use cachetier_api::names::FINALIZER;
+use cachetier_api::names::{ANNOTATION_DRAINED, FINALIZER};
 use cachetier_api::v1alpha1::{CacheGroup, DeletionPolicy};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 
@@ -21,10 +22,18 @@ pub async fn hold(context: &Context, group: &CacheGroup) -> Result<(), Reconcile
     replace(context, group, &finalizers).await
 }
 
-/// Takes the finalizer off; the children go with the group.
-pub async fn release(context: &Context, observed: &Observed) -> Result<(), ReconcileError> {
+/// Takes the finalizer off; the children go with the group. `clean`: no journal holds anything that
+/// waits, which is noted on the claims, so that a later group of this name can use the volumes.
+pub async fn release(
+    context: &Context,
+    observed: &Observed,
+    clean: bool,
+) -> Result<(), ReconcileError> {
     let group = &observed.group;
     end_group(context, observed).await;
+    if clean {
+        note_drained(context, observed).await?;
+    }
     let finalizers: Vec<String> = group
         .metadata
         .finalizers
@@ -61,6 +70,21 @@ async fn end_group(context: &Context, observed: &Observed) {
             }
         }
     }
+}
+
+async fn note_drained(context: &Context, observed: &Observed) -> Result<(), ReconcileError> {
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(context.client.clone(), observed.names.namespace());
+    let note = json!({"metadata": {"annotations": {ANNOTATION_DRAINED: "true"}}});
+    for claim in observed.claims.values().filter(|claim| !observed.is_foreign(claim)) {
+        let patched =
+            api.patch_metadata(&claim.name, &PatchParams::default(), &Patch::Merge(&note)).await;
+        match patched {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
 }
 
 async fn replace(

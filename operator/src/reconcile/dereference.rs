@@ -6,7 +6,7 @@ use super::{Context, ReconcileError};
 use crate::build::{labels, secrets, stateful_set::CLAIM, topology_record};
 use crate::certificates::{Authority, role};
 use crate::nodes::{Identity, NodeAddress, NodeError, NodeView};
-use crate::observed::{BackendSecret, Observed, PodView, Storage, read_job};
+use crate::observed::{BackendSecret, ClaimView, Observed, PodView, Storage, read_job};
 use cachetier_api::names::{
     COMPONENT_PRELOAD, GRPC_PORT, GroupNames, LABEL_COMPONENT, LABEL_GROUP, NODE_LABEL_PMEM,
 };
@@ -36,14 +36,14 @@ pub async fn dereference(
     let names = GroupNames::new(&namespace, group.metadata.name.as_deref().unwrap_or_default());
     let now = jiff::Timestamp::now();
     let reader = Reader { context, names: &names };
-    let (secret, storage, stateful_set, record, pods, jobs, bound, certificates) = tokio::try_join!(
+    let (secret, storage, stateful_set, record, pods, jobs, claims, certificates) = tokio::try_join!(
         reader.backend_secret(&group),
         reader.storage(&group),
         reader.stateful_set(),
         reader.record(&uid),
         reader.pods(),
         reader.jobs(),
-        reader.bound(),
+        reader.claims(),
         reader.certificates(),
     )?;
     let hosts = reader.hosts(&pods).await?;
@@ -68,7 +68,7 @@ pub async fn dereference(
         certificates,
         answers,
         held,
-        bound,
+        claims,
         hosts,
         names,
     })
@@ -247,20 +247,17 @@ impl Reader<'_> {
         Ok(hosts)
     }
 
-    /// Ordinals whose claim is bound to a volume.
-    async fn bound(&self) -> Result<BTreeSet<u32>, ReconcileError> {
+    async fn claims(&self) -> Result<BTreeMap<u32, ClaimView>, ReconcileError> {
         let selector = labels::node_selector_text(&self.names.stateful_set());
         let claims = self.api::<PersistentVolumeClaim>();
         let claims = claims.list(&ListParams::default().labels(&selector)).await?;
         Ok(claims
             .items
             .iter()
-            .filter(|claim| {
-                claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
-            })
+            .map(ClaimView::read)
             .filter_map(|claim| {
-                let pod = claim.metadata.name.as_deref()?.strip_prefix(CLAIM)?.strip_prefix('-')?;
-                self.names.ordinal(pod)
+                let pod = claim.name.strip_prefix(CLAIM)?.strip_prefix('-')?;
+                Some((self.names.ordinal(pod)?, claim))
             })
             .collect())
     }

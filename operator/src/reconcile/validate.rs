@@ -2,8 +2,11 @@
 
 use crate::observed::{BackendSecret, Observed, PodView, Storage};
 use cachetier_api::condition::reason;
-use cachetier_api::names::NODE_LABEL_PMEM;
+use cachetier_api::names::{ANNOTATION_DRAINED, NODE_LABEL_PMEM};
 use cachetier_api::v1alpha1::Medium;
+
+/// Time in which a running container that does not answer is merely starting.
+const START_SECONDS: i64 = 10;
 
 /// What a finding is about; decides which conditions it turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +41,7 @@ pub fn findings(observed: &Observed) -> Vec<Finding> {
     found.extend(secret(observed));
     found.extend(tables(observed));
     found.extend(storage(observed));
+    found.extend(volumes(observed));
     found.extend(pods(observed));
     found.extend(problems(observed));
     found.extend(unreachable(observed));
@@ -120,6 +124,21 @@ fn storage(observed: &Observed) -> Option<Finding> {
                 .to_owned(),
         )),
     }
+}
+
+/// A volume with writes of an earlier group of this name.
+fn volumes(observed: &Observed) -> Option<Finding> {
+    let claim = observed.foreign_claims().find(|claim| !claim.drained)?;
+    let name = &claim.name;
+    Some(Finding::new(
+        About::Pods,
+        reason::VOLUME_OF_EARLIER_GROUP,
+        format!(
+            "claim {name} is of an earlier group of this name and may hold writes that never reached \
+             the backend; give them up by `kubectl annotate pvc {name} {ANNOTATION_DRAINED}=true`, or \
+             keep them and use another name for this group"
+        ),
+    ))
 }
 
 /// The first pod that cannot run, and why.
@@ -251,7 +270,7 @@ fn unreachable(observed: &Observed) -> Option<Finding> {
     let silent: Vec<String> = observed
         .pods
         .iter()
-        .filter(|(_, pod)| pod.running && !pod.deleting)
+        .filter(|(_, pod)| !pod.deleting && should_answer(pod, observed.now))
         .filter_map(|(ordinal, pod)| {
             let error = observed.answers.get(ordinal)?.as_ref().err()?;
             Some(format!("{} ({error})", pod.name))
@@ -264,4 +283,10 @@ fn unreachable(observed: &Observed) -> Option<Finding> {
             format!("no answer from {}; their slots wait for them", silent.join(", ")),
         )
     })
+}
+
+/// A process needs a moment before it listens.
+fn should_answer(pod: &PodView, now: jiff::Timestamp) -> bool {
+    let seconds = pod.running_since.map_or(i64::MAX, |since| now.as_second() - since.as_second());
+    pod.running && seconds >= START_SECONDS
 }

@@ -101,7 +101,8 @@ async fn claim(client: &Client, namespace: &str, set: &StatefulSet, pod: &str) -
     if claims.get_opt(&name).await?.is_some() {
         return Ok(());
     }
-    let labels = set.spec.selector.match_labels.clone();
+    let templates = set.spec.volume_claim_templates.clone().unwrap_or_default();
+    let labels = templates.into_iter().next().and_then(|template| template.metadata.labels);
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": name, "labels": labels},
         "spec": {

@@ -7,11 +7,11 @@ use crate::local::eventually;
 use anyhow::{Context as _, Result, ensure};
 use cachetier_api::crd;
 use cachetier_api::v1alpha1::CacheGroup;
-use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Client, Config};
+use kube::{Client, Config, ResourceExt};
 use operator::build::Installation;
 use operator::controller::{self, Scope};
 use operator::metrics::Metrics;
@@ -226,6 +226,23 @@ impl Stage {
             }
         }
         Ok(versions)
+    }
+
+    /// What the garbage collector would do after a group is gone: its children go, claims stay.
+    pub async fn collect_garbage(&self) -> Result<()> {
+        for (_, _, kind) in KINDS.iter().filter(|known| known.2 != "CacheGroup") {
+            let api = self.dynamic(kind)?;
+            for object in api.list(&Default::default()).await? {
+                if !object.owner_references().is_empty() {
+                    api.delete(&object.name_any(), &DeleteParams::background()).await?;
+                }
+            }
+        }
+        let pods = self.api::<Pod>();
+        for pod in pods.list(&Default::default()).await? {
+            pods.delete(&pod.name_any(), &DeleteParams::default()).await?;
+        }
+        Ok(())
     }
 
     /// Waits until nothing has changed for two seconds: what a change set in motion has ended.

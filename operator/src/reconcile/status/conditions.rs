@@ -131,7 +131,7 @@ impl<'a> Facts<'a> {
             let message = format!("{} of {desired} nodes are ready", self.ready_pods);
             return no(reason::STARTING, message);
         }
-        yes(reason::AS_EXPECTED, format!("{desired} nodes serve all slots"))
+        yes(reason::ALL_SERVING, format!("{desired} nodes serve all slots"))
     }
 
     /// The StatefulSet's controller has not seen the template yet.
@@ -173,6 +173,9 @@ impl<'a> Facts<'a> {
                     reason::SCALING_IN,
                     format!("slots move to the first {desired} nodes: {slots}{waits}"),
                 ));
+            }
+            Activity::MovingSlots if !self.served_before() => {
+                return Some((reason::STARTING, format!("nodes take their slots: {slots}{waits}")));
             }
             Activity::MovingSlots => {
                 return Some((reason::MOVING_SLOTS, format!("slots change hands: {slots}{waits}")));

@@ -4,14 +4,14 @@ use super::super::apply::Applied;
 use super::*;
 use crate::build::topology_record::{Found, Record};
 use crate::nodes::{NodeError, NodeView, ProblemView};
-use crate::observed::{BackendSecret, PodView, Storage};
+use crate::observed::{BackendSecret, ClaimView, PodView, Storage};
 use crate::plan::plan;
 use crate::topology::entries;
 use cachetier_api::condition::reason;
 use cachetier_api::names::GroupNames;
 use cachetier_model::{Epoch, Topology};
 use serde_json::json;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A group of `count` nodes at rest.
@@ -71,7 +71,17 @@ fn resting(count: u32) -> Observed {
         certificates: BTreeMap::new(),
         answers: (0..count).map(|n| (n, Ok(view(n)))).collect(),
         held: None,
-        bound: (0..count).collect::<BTreeSet<u32>>(),
+        claims: (0..count)
+            .map(|n| {
+                let claim = ClaimView {
+                    name: format!("journal-hlr-{n}"),
+                    bound: true,
+                    incarnation: Some("uid".to_owned()),
+                    drained: false,
+                };
+                (n, claim)
+            })
+            .collect(),
         hosts: [("node-1".to_owned(), true)].into(),
         record: Found::Read {
             record: Record { topology, served: true, stopping: false, owners_before: 0 },
@@ -268,7 +278,7 @@ fn o37_a_deletion_that_waits_says_for_what_and_how_to_override() {
 fn o38_a_group_that_never_ran_is_let_go_at_once() {
     let mut observed = resting(1);
     observed.answers.clear();
-    observed.bound.clear();
+    observed.claims.clear();
     observed.pods.get_mut(&0).unwrap().ever_started = false;
     edit(&mut observed, |group| {
         group.metadata.deletion_timestamp =
@@ -279,6 +289,35 @@ fn o38_a_group_that_never_ran_is_let_go_at_once() {
 
 fn observed_now() -> jiff::Timestamp {
     jiff::Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+#[test]
+fn volumes_of_an_earlier_group_are_used_only_when_nothing_on_them_waits() {
+    let mut observed = resting(1);
+    observed.stateful_set = None;
+    observed.pods.clear();
+    observed.answers.clear();
+    observed.claims.get_mut(&0).unwrap().incarnation = Some("earlier".to_owned());
+    let blocked = plan(&observed);
+    assert!(!blocked.with_pods && blocked.adopt.is_empty());
+    let said = status(&observed);
+    assert_eq!(said.reason, reason::VOLUME_OF_EARLIER_GROUP);
+    assert!(said.message.contains("kubectl annotate pvc journal-hlr-0"), "{}", said.message);
+    observed.claims.get_mut(&0).unwrap().drained = true;
+    let adopting = plan(&observed);
+    assert_eq!(adopting.adopt, ["journal-hlr-0"]);
+    assert!(!adopting.with_pods, "no pod before the claim is ours");
+}
+
+#[test]
+fn a_container_that_just_started_is_not_called_unreachable() {
+    let mut observed = resting(1);
+    observed.answers.insert(0, Err(NodeError("connection refused".to_owned())));
+    let since = jiff::Timestamp::from_second(1_800_000_000 - 3).unwrap();
+    observed.pods.get_mut(&0).unwrap().running_since = Some(since);
+    assert_eq!(condition(&status(&observed), kind::DEGRADED).0, "False");
+    observed.now = jiff::Timestamp::from_second(1_800_000_000 + 30).unwrap();
+    assert_eq!(condition(&status(&observed), kind::DEGRADED).1, reason::NODE_UNREACHABLE);
 }
 
 #[test]
