@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlr_bench::drive::{self, RunOptions};
+use hlr_bench::engine::{self, EngineBenchOptions};
 use hlr_bench::load::{self, LoadOptions};
 use hlr_bench::population::numbering::Numbering;
 use hlr_bench::population::{DEFAULT_SEED, Population, tables};
@@ -43,6 +44,8 @@ enum Command {
     Writes(WritesArguments),
     /// Prove that every logged acknowledgement is in the backend
     VerifyWrites(VerifyArguments),
+    /// The engine by itself, in this process: bytes per subscriber, reads, the mix on one core
+    Engine(EngineArguments),
     /// Print the DDL of the four tables
     Ddl {
         #[arg(long, default_value = "public")]
@@ -186,6 +189,24 @@ struct VerifyArguments {
     json: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+struct EngineArguments {
+    /// Subscribers, with numbers that do not follow from their ids
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    subscribers: u64,
+    /// Length of each timed part
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Memory budget of the store
+    #[arg(long, default_value_t = 22 << 30, value_name = "BYTES")]
+    capacity_bytes: u64,
+    /// Draw keys uniformly instead of with the workload's skew
+    #[arg(long)]
+    uniform: bool,
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// How a command that ran to its end came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -216,6 +237,7 @@ pub async fn run(arguments: Arguments) -> Result<Verdict> {
         Command::Compare { backend, cache } => compare(&backend, &cache),
         Command::Writes(arguments) => write(arguments).await,
         Command::VerifyWrites(arguments) => verify_writes(arguments).await,
+        Command::Engine(arguments) => measure_engine(&arguments),
         Command::Ddl { schema } => {
             let constraints = tables::constrain(&schema).into_iter().map(|(_, s)| s);
             for statement in tables::create(&schema).into_iter().chain(constraints) {
@@ -224,6 +246,18 @@ pub async fn run(arguments: Arguments) -> Result<Verdict> {
             Ok(Verdict::Good)
         }
     }
+}
+
+fn measure_engine(arguments: &EngineArguments) -> Result<Verdict> {
+    let report = engine::run(EngineBenchOptions {
+        subscribers: arguments.subscribers,
+        seconds: arguments.seconds,
+        capacity_bytes: arguments.capacity_bytes,
+        uniform: arguments.uniform,
+    })?;
+    println!("{}", report.table());
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(Verdict::Good)
 }
 
 async fn load_population(arguments: LoadArguments) -> Result<Verdict> {

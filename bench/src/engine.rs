@@ -14,6 +14,7 @@ use cachetier_engine::{
     Commit, CommitRefused, CommitSink, Engine, EngineOptions, Installed, ReadAnswer, TransactError,
 };
 use cachetier_model::RootKey;
+use comfy_table::{Table, presets};
 use hdrhistogram::Histogram;
 use requests::{Request, Whom, complete, instance, request, root_key, schema};
 use serde::Serialize;
@@ -48,6 +49,28 @@ pub struct EngineReport {
     pub mix_batch16_per_s_core: f64,
     /// Per transaction of the mix: mean nanoseconds, one at a time.
     pub mean_ns: Vec<(&'static str, f64)>,
+}
+
+impl EngineReport {
+    pub fn table(&self) -> String {
+        let mut table = Table::new();
+        table.load_style(presets::UTF8_FULL_CONDENSED);
+        table.set_header(["engine, one thread", ""]);
+        let mut row = |what: &str, figure: String| {
+            table.add_row([what.to_owned(), figure]);
+        };
+        row("subscribers", self.subscribers.to_string());
+        row("resident bytes per subscriber", format!("{:.1}", self.bytes_per_subscriber));
+        row("  by the engine's accounts", format!("{:.1}", self.accounted_bytes_per_subscriber));
+        row("installed per second", format!("{:.0}", self.load_per_s));
+        row("read p50 / p99 (ns)", format!("{} / {}", self.read_p50_ns, self.read_p99_ns));
+        row("mix per second, one at a time", format!("{:.0}", self.mix_per_s_core));
+        row("mix per second, batches of 16", format!("{:.0}", self.mix_batch16_per_s_core));
+        for (name, mean) in &self.mean_ns {
+            row(&format!("{name} mean (ns)"), format!("{mean:.0}"));
+        }
+        table.to_string()
+    }
 }
 
 /// Counts commits.
@@ -91,8 +114,10 @@ pub fn run(options: EngineBenchOptions) -> Result<EngineReport> {
         dirty: Vec::new(),
     };
     let reads = bench.read_latency()?;
-    let mean_ns =
-        Kind::ALL.iter().map(|kind| Ok((kind.name(), bench.mean_ns(*kind)?))).collect::<Result<_>>()?;
+    let mean_ns = Kind::ALL
+        .iter()
+        .map(|kind| Ok((kind.name(), bench.mean_ns(*kind)?)))
+        .collect::<Result<_>>()?;
     let each = options.subscribers as f64;
     Ok(EngineReport {
         subscribers: options.subscribers,

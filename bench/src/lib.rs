@@ -9,6 +9,7 @@
 
 pub mod backend;
 pub mod drive;
+pub mod engine;
 pub mod load;
 pub mod population;
 pub mod report;

@@ -97,13 +97,7 @@ pub(super) fn instance(s: &Subscriber) -> Instance {
     });
     let forwardings = s.facilities.iter().flat_map(|f| {
         f.forwardings.iter().map(|c| {
-            vec![
-                id(),
-                int(f.sf_type),
-                int(c.start_time),
-                int(c.end_time),
-                text(&c.numberx),
-            ]
+            vec![id(), int(f.sf_type), int(c.start_time), int(c.end_time), text(&c.numberx)]
         })
     });
     Instance {
@@ -171,13 +165,8 @@ pub(super) fn request(input: &Input) -> (Whom, Request) {
         ),
         Input::InsertCallForwarding { sub_nbr, sf_type, start_time, end_time, numberx } => {
             // the subscriber's id goes in once the number is resolved
-            let row = vec![
-                Value::Null,
-                int(*sf_type),
-                int(*start_time),
-                int(*end_time),
-                text(numberx),
-            ];
+            let row =
+                vec![Value::Null, int(*sf_type), int(*start_time), int(*end_time), text(numberx)];
             let insert = Operation::Insert { table: CALL_FORWARDING, row };
             (Whom::Number(number(sub_nbr)), write(vec![insert]))
         }
@@ -189,12 +178,7 @@ pub(super) fn request(input: &Input) -> (Whom, Request) {
     }
 }
 
-fn update(
-    table: TableId,
-    conditions: Vec<Condition>,
-    column: ColumnId,
-    value: Value,
-) -> Operation {
+fn update(table: TableId, conditions: Vec<Condition>, column: ColumnId, value: Value) -> Operation {
     Operation::Update { table, conditions, set: vec![(column, value)], expect: Some(1) }
 }
 
