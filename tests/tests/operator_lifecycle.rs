@@ -146,12 +146,18 @@ async fn o64_a_failed_load_is_said_and_tried_again() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_node_is_loaded_again() -> Result<()> {
     let stage = ready("reload", 1).await?;
+    stage.until_condition("Preloaded", "True").await?;
     stage.play(|play| play.complete_jobs = false);
     let first: Vec<String> = names(&stage).await?;
     stage.nodes.restart("hlr-0");
     stage.until_condition("Preloaded", "False").await?;
     eventually("a second Job", LIMIT, || async {
-        Ok(names(&stage).await?.iter().any(|name| !first.contains(name)).then_some(()))
+        let now = names(&stage).await?;
+        if now.iter().any(|name| !first.contains(name)) {
+            return Ok(Some(()));
+        }
+        let (node, status) = (stage.nodes.view("hlr-0"), stage.group().await?.status);
+        anyhow::bail!("Jobs {now:?}, node {node:?}, status {status:?}")
     })
     .await?;
     stage.play(|play| play.complete_jobs = true);
