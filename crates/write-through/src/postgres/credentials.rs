@@ -136,14 +136,14 @@ mod tests {
     #[test]
     fn user_and_password_win_over_the_uri_and_trailing_newlines_do_not_count() {
         let dir = tempfile::tempdir().unwrap();
-        let uri = "postgresql://u@db.example/hlr?sslmode=verify-full\n";
+        let uri = "postgresql://u@db.example:6432/hlr?sslmode=verify-full\n";
         std::fs::write(dir.path().join("uri"), uri).unwrap();
         std::fs::write(dir.path().join("password"), "se cret\n").unwrap();
         std::fs::write(dir.path().join("port"), "1").unwrap();
         let credentials = read(dir.path()).unwrap();
         assert_eq!(credentials.config.get_password(), Some(&b"se cret"[..]));
         assert_eq!(credentials.config.get_dbname(), Some("hlr"));
-        assert_eq!(credentials.config.get_ports(), [] as [u16; 0]);
+        assert_eq!(credentials.config.get_ports(), [6432]);
         assert!(credentials.tls.verify);
         assert_eq!(credentials.config.get_ssl_mode(), SslMode::Require);
     }
