@@ -141,10 +141,12 @@ fn follow_synced(shared: &Arc<Shared>) -> watch::Receiver<u64> {
     let mut marks = shared.journal.watch();
     let (sender, receiver) = watch::channel(marks.borrow().synced.get());
     let shutdown = shared.shutdown.clone();
-    shared.spawn("synced", async move {
+    // ends with the lanes that follow it, also those of a start that was given up
+    tokio::spawn(async move {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
+                () = sender.closed() => return,
                 changed = marks.changed() => if changed.is_err() { return },
             }
             let Watermarks { synced, .. } = &*marks.borrow_and_update();

@@ -339,3 +339,28 @@ async fn a_drained_group_that_ends_frees_its_tables_for_the_next() {
     assert_eq!(next.place(1).await, Some(2));
     next.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d29_a_changed_table_is_adopted_when_nothing_waits_and_named_when_something_does() {
+    let scene = Scene::new(3).await;
+    let mut config = scene.config("n-0");
+    config.write_through.paused = true;
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    node.set_place(1, 11).await.unwrap();
+    node.crash().await;
+    scene.postgres.execute("ALTER TABLE account ADD COLUMN extra int").await;
+    let node = scene.node("n-0").await;
+    let drift = |s: &cachetier_group::Status| s.problems.iter().any(|p| p.reason == "SchemaDrift");
+    let status = node.until("drifted", drift).await;
+    assert_eq!(status.phase, Phase::Starting);
+    scene.postgres.execute("ALTER TABLE account DROP COLUMN extra").await;
+    node.until("flushed", |s| s.ready && s.backlog.transactions == 0).await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 11);
+    node.close().await;
+    scene.postgres.execute("ALTER TABLE account ADD COLUMN extra int").await;
+    let node = scene.serving("n-0").await;
+    let row = node.read(1).await.unwrap().tables[0][0].clone();
+    assert_eq!(row.len(), 5, "nothing waited: the new layout is in force");
+    node.close().await;
+}
