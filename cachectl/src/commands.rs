@@ -41,7 +41,7 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         Command::Load(arguments) => load::run(&reach, &arguments, output).await,
         Command::Drain(arguments) => drain::run(&reach, &arguments, output).await,
         Command::Rejects(command) => rejects::run(&reach, &command, output).await,
-        Command::Topology => topology::run(&reach, output),
+        Command::Topology => topology::run(&reach, output).await,
         Command::Ddl(_) | Command::Completion { .. } => Ok(Exit::Done),
     }
 }

@@ -9,19 +9,30 @@ mod forward;
 use crate::arguments::ReachArguments;
 use anyhow::{Context, Result, bail};
 use cachetier_api::v1alpha1::CacheGroup;
-use cachetier_client::{AdminClient, Client, Endpoint, Options, Routing, TlsIdentity};
+use cachetier_client::{
+    AdminClient, Channels, Client, Endpoint, Options, Routing, TcpTransport, TlsIdentity, Transport,
+};
+use std::sync::Arc;
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_FOR: Duration = Duration::from_secs(10);
 const TOPOLOGY_WAIT: Duration = Duration::from_secs(2);
 
-/// A connected group.
+/// A group within reach. Nothing is asked of a node before a command does: the status of a node
+/// that serves nobody must still be seen.
 pub struct Reach {
-    pub client: Client,
+    /// Name of the group, or where it was looked for.
+    pub name: String,
     /// The resource, when reached through a cluster.
     pub resource: Option<Box<CacheGroup>>,
+    channels: Channels,
+    transport: Arc<dyn Transport>,
     nodes: Vec<Node>,
+    /// Where a client for rows begins.
+    seeds: Vec<Endpoint>,
+    /// What to look at when no node answers.
+    hint: String,
 }
 
 /// One node that admin commands talk to.
@@ -46,7 +57,28 @@ impl Reach {
     }
 
     pub fn admin(&self, node: &Node) -> AdminClient {
-        self.client.admin(&node.endpoint)
+        AdminClient::new(self.channels.node(&node.endpoint))
+    }
+
+    /// A client for rows, with the group's tables and its topology.
+    pub async fn client(&self) -> Result<Client> {
+        let seeds = self.seeds.clone();
+        let options = self.channels.options().clone();
+        let client = Client::connect_with(seeds, options, self.transport.clone()).await;
+        let client =
+            client.with_context(|| format!("no node of {} serves; {}", self.name, self.hint))?;
+        await_topology(&client).await;
+        Ok(client)
+    }
+}
+
+fn options(tls: Option<TlsIdentity>, routing: Routing) -> Options {
+    Options {
+        tls,
+        routing,
+        connect_timeout: CONNECT_TIMEOUT,
+        retry_for: RETRY_FOR,
+        ..Options::default()
     }
 }
 
@@ -55,28 +87,27 @@ async fn open_direct(arguments: &ReachArguments) -> Result<Reach> {
     if arguments.group.is_some() || arguments.namespace.is_some() {
         bail!("--server goes straight to a node; leave out --namespace and --group");
     }
-    let options = Options {
-        tls: arguments.tls_dir.clone().map(TlsIdentity::Directory),
-        routing: Routing::Seeds,
-        connect_timeout: CONNECT_TIMEOUT,
-        retry_for: RETRY_FOR,
-        ..Options::default()
+    let tls = arguments.tls_dir.clone().map(TlsIdentity::Directory);
+    let hint = match &tls {
+        Some(_) => "see the node's log".to_owned(),
+        None => "see the node's log; a node with TLS needs --tls-dir".to_owned(),
     };
-    let seeds: Vec<Endpoint> =
-        arguments.servers.iter().map(|s| Endpoint::from(s.as_str())).collect();
-    let client = Client::connect(seeds.clone(), options).await.with_context(|| {
-        let hint = if arguments.tls_dir.is_some() { "" } else { " (with TLS it needs --tls-dir)" };
-        format!("cannot reach a cache node at {}{hint}", arguments.servers.join(", "))
-    })?;
-    await_topology(&client).await;
-    let mut nodes = direct_nodes(&client, seeds).await?;
+    let transport: Arc<dyn Transport> = Arc::new(TcpTransport);
+    let channels = Channels::with_transport(options(tls, Routing::Seeds), transport.clone());
+    let seed = |address: &String| Node { name: address.clone(), endpoint: address.as_str().into() };
+    let nodes: Vec<Node> = arguments.servers.iter().map(seed).collect();
+    let seeds = nodes.iter().map(|n| n.endpoint.clone()).collect();
+    let name = arguments.servers.join(", ");
+    let mut reach = Reach { name, resource: None, channels, transport, nodes, seeds, hint };
+    reach.nodes = direct_nodes(&reach).await;
     if let Some(wanted) = &arguments.node {
-        nodes.retain(|n| n.name == *wanted);
-        if nodes.is_empty() {
+        reach.nodes.retain(|n| n.name == *wanted);
+        if reach.nodes.is_empty() {
             bail!("no node is called {wanted}");
         }
+        reach.seeds = reach.nodes.iter().map(|n| n.endpoint.clone()).collect();
     }
-    Ok(Reach { client, resource: None, nodes })
+    Ok(reach)
 }
 
 /// The watch of a fresh client answers within a moment; a group without a topology never does.
@@ -88,22 +119,25 @@ async fn await_topology(client: &Client) {
 }
 
 /// Several addresses were given: those are the nodes. One: the whole topology it knows.
-async fn direct_nodes(client: &Client, seeds: Vec<Endpoint>) -> Result<Vec<Node>> {
+async fn direct_nodes(reach: &Reach) -> Vec<Node> {
     let mut named = Vec::new();
-    for endpoint in seeds {
-        let status = client.admin(&endpoint).status().await;
-        match status {
-            Ok(status) => named.push(Node { name: status.node, endpoint }),
-            // A certificate of an application may read and write, and not ask for the status.
-            Err(_) => named.push(Node { name: endpoint.address.clone(), endpoint }),
-        }
+    let mut serving = true;
+    for node in &reach.nodes {
+        // A certificate of an application may read and write, and not ask for the status.
+        let status = reach.admin(node).status().await.ok();
+        serving &= status.as_ref().is_none_or(|s| s.ready);
+        let name = status.map_or(node.name.clone(), |s| s.node);
+        named.push(Node { name, endpoint: node.endpoint.clone() });
     }
-    let topology = client.topology();
-    let (Some(topology), [only]) = (topology, named.as_slice()) else { return Ok(named) };
+    let [only] = named.as_slice() else { return named };
+    // A node that does not serve has no topology to tell.
+    let client = if serving { reach.client().await.ok() } else { None };
+    let topology = client.and_then(|c| c.topology());
+    let Some(topology) = topology else { return named };
     let others = topology.nodes.iter().filter(|n| n.name != only.name);
     let others =
         others.map(|n| Node { name: n.name.clone(), endpoint: Endpoint::from(n.address.as_str()) });
     let mut all: Vec<Node> = others.chain([only.clone()]).collect();
     all.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(all)
+    all
 }

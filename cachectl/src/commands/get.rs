@@ -10,11 +10,12 @@ use cachetier_model::{Column, GroupSchema};
 use serde_json::{Map, Value as Json, json};
 
 pub async fn run(reach: &Reach, arguments: &GetArguments, format: Format) -> Result<Exit> {
-    let schema = reach.client.schema();
+    let client = reach.client().await?;
+    let schema = client.schema();
     let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
     let mut read = Read::tables(key, tables(schema, arguments)?);
     read.no_bypass = arguments.no_bypass;
-    let answer = reach.client.read(&read).await?;
+    let answer = client.read(&read).await?;
     match format {
         Format::Json => output::print_json(&to_json(schema, &read, &answer)?)?,
         Format::Table => print(schema, &read, &answer)?,

@@ -33,7 +33,7 @@ pub async fn run(reach: &Reach, format: Format) -> Result<Exit> {
             let nodes: Vec<Json> = answers.iter().map(node_json).collect();
             let group = reach.resource.as_ref().and_then(|r| r.status.as_ref());
             output::print_json(&json!({
-                "name": reach.client.group(),
+                "name": reach.name,
                 "group": group.map(serde_json::to_value).transpose()?,
                 "nodes": nodes,
             }))?;
@@ -44,7 +44,7 @@ pub async fn run(reach: &Reach, format: Format) -> Result<Exit> {
 }
 
 fn print(reach: &Reach, answers: &[NodeAnswer]) {
-    say!("group {}", reach.client.group());
+    say!("group {}", reach.name);
     if let Some(resource) = &reach.resource {
         print_resource(resource);
     }
@@ -103,12 +103,14 @@ fn print_resource(resource: &CacheGroup) {
         say!("{}: {}", status.reason, status.message);
     }
     for condition in &status.conditions {
+        // Conditions with one cause share its message, which is long.
+        let repeated = !status.message.is_empty() && condition.message == status.message;
+        let message = if repeated { "(see above)" } else { condition.message.as_str() };
         say!(
-            "  {:<18} {:<8} {:<24} {}",
+            "  {:<18} {:<8} {:<24} {message}",
             condition.type_,
             condition.status,
-            condition.reason,
-            condition.message
+            condition.reason
         );
     }
 }

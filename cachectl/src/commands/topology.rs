@@ -6,8 +6,8 @@ use crate::output;
 use crate::reach::Reach;
 use anyhow::{Context, Result};
 
-pub fn run(reach: &Reach, format: Format) -> Result<Exit> {
-    let topology = reach.client.topology().context("the group has no topology yet")?;
+pub async fn run(reach: &Reach, format: Format) -> Result<Exit> {
+    let topology = reach.client().await?.topology().context("the group has no topology yet")?;
     match format {
         Format::Json => output::print_json(&serde_json::to_value(topology.as_ref())?)?,
         Format::Table => {

@@ -11,7 +11,8 @@ use cachetier_model::{GroupSchema, TableSchema, Value};
 use serde_json::json;
 
 pub async fn run(reach: &Reach, arguments: &TxArguments, format: Format) -> Result<Exit> {
-    let schema = reach.client.schema();
+    let client = reach.client().await?;
+    let schema = client.schema();
     let mut transact = match &arguments.file {
         Some(path) => tx_file::read(schema, path, &arguments.key)?,
         None => {
@@ -22,7 +23,7 @@ pub async fn run(reach: &Reach, arguments: &TxArguments, format: Format) -> Resu
     if arguments.flushed {
         transact.answer = Answer::Flushed;
     }
-    let answer = reach.client.transact(&transact).await.map_err(|error| {
+    let answer = client.transact(&transact).await.map_err(|error| {
         let doubtful = error.in_doubt();
         let error = anyhow::Error::from(error);
         match doubtful {

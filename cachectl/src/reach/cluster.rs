@@ -1,13 +1,13 @@
 //! Through a cluster: the resource, its pods, its admin certificate, a port-forward.
 
 use super::forward::PodForward;
-use super::{CONNECT_TIMEOUT, Node, RETRY_FOR, Reach, await_topology};
+use super::{Node, Reach, options};
 use crate::arguments::ReachArguments;
 use anyhow::{Context, Result, bail};
 use cachetier_api::names::{COMPONENT_NODE, GroupNames, LABEL_COMPONENT, LABEL_GROUP};
 use cachetier_api::v1alpha1::CacheGroup;
 use cachetier_client::tls::PemIdentity;
-use cachetier_client::{Client, Endpoint, Options, Routing, TlsIdentity};
+use cachetier_client::{Channels, Endpoint, Routing, TlsIdentity, Transport};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::ListParams;
 use kube::config::KubeConfigOptions;
@@ -24,26 +24,19 @@ pub async fn open(arguments: &ReachArguments) -> Result<Reach> {
     let group = find_group(&kube, &namespace, arguments.group.as_deref()).await?;
     let names = GroupNames::new(&namespace, &group.name_any());
     let nodes = nodes(&kube, &names, arguments.node.as_deref()).await?;
-    let options = Options {
-        tls: Some(TlsIdentity::Pem(Arc::new(certificate(&kube, &names).await?))),
-        // A named node is asked itself; it forwards what it does not own.
-        routing: if arguments.node.is_some() { Routing::Seeds } else { Routing::Owner },
-        connect_timeout: CONNECT_TIMEOUT,
-        retry_for: RETRY_FOR,
-        ..Options::default()
-    };
-    let seeds: Vec<Endpoint> = nodes.iter().map(|n| n.endpoint.clone()).collect();
-    let transport = Arc::new(PodForward::new(Api::namespaced(kube, &namespace)));
-    let client = Client::connect_with(seeds, options, transport).await.with_context(|| {
-        format!(
-            "no node of {namespace}/{} answers; see `kubectl -n {namespace} describe cg {}` and \
-             `kubectl -n {namespace} get pods`",
-            group.name_any(),
-            group.name_any()
-        )
-    })?;
-    await_topology(&client).await;
-    Ok(Reach { client, resource: Some(Box::new(group)), nodes })
+    let tls = TlsIdentity::Pem(Arc::new(certificate(&kube, &names).await?));
+    // A named node is asked itself; it forwards what it does not own.
+    let routing = if arguments.node.is_some() { Routing::Seeds } else { Routing::Owner };
+    let transport: Arc<dyn Transport> =
+        Arc::new(PodForward::new(Api::namespaced(kube, &namespace)));
+    let channels = Channels::with_transport(options(Some(tls), routing), transport.clone());
+    let (name, resource) = (group.name_any(), Some(Box::new(group)));
+    let hint = format!(
+        "see `kubectl -n {namespace} describe cg {name}` and `kubectl -n {namespace} get pods`"
+    );
+    let name = format!("{namespace}/{name}");
+    let seeds = nodes.iter().map(|n| n.endpoint.clone()).collect();
+    Ok(Reach { name, resource, channels, transport, nodes, seeds, hint })
 }
 
 async fn config(arguments: &ReachArguments) -> Result<Config> {

@@ -56,7 +56,7 @@ impl Preload {
         let Self { backend, client, options } = self;
         let schema = client.schema().clone();
         backend.use_schema(schema.clone());
-        wait_for_serving(&client, options.serving_wait).await;
+        wait_for_serving(&client, options.serving_wait).await?;
         let estimates = backend.expected_rows().await?;
         let info = ledger(backend.as_ref(), &options, &estimates).await?;
         let expected = schema

@@ -2,10 +2,9 @@
 
 use crate::error::PreloadError;
 use crate::run::Job;
-use cachetier_client::{AdminClient, Client, ClientError, Endpoint};
+use cachetier_client::{AdminClient, Client, Endpoint};
 use cachetier_model::{Epoch, NodeEntry, SlotId, SlotSet, Topology};
 use futures::future::try_join_all;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -85,13 +84,16 @@ fn same_topology(topology: &Topology, node: &NodeEntry, held: Epoch) -> Result<(
 
 /// Waits until every node serves all slots the topology gives it: only slots served when a load
 /// begins can be covered by it. Goes on after `patience`, since the operator starts another load
-/// for what is then left uncovered.
-pub(crate) async fn wait_for_serving(client: &Client, patience: Duration) {
+/// for what is then left uncovered; fails where waiting cannot help.
+pub(crate) async fn wait_for_serving(
+    client: &Client,
+    patience: Duration,
+) -> Result<(), PreloadError> {
     let until = Instant::now() + patience;
     let mut last = String::new();
     while Instant::now() < until {
-        match not_serving(client).await {
-            None => return,
+        match not_serving(client).await? {
+            None => return Ok(()),
             Some(reason) if reason != last => {
                 tracing::info!(%reason, "waiting for the nodes to serve their slots");
                 last = reason;
@@ -101,27 +103,30 @@ pub(crate) async fn wait_for_serving(client: &Client, patience: Duration) {
         tokio::time::sleep(POLL).await;
     }
     tracing::warn!(reason = %last, "not all slots are served; the load goes on without them");
+    Ok(())
 }
 
 /// What is missing, or `None` when all slots are served.
-async fn not_serving(client: &Client) -> Option<String> {
-    let topology: Arc<Topology> = match client.topology() {
-        Some(topology) => topology,
-        None => return Some("no node has a topology yet".to_owned()),
+async fn not_serving(client: &Client) -> Result<Option<String>, PreloadError> {
+    let Some(topology) = client.topology() else {
+        return Ok(Some("no node has a topology yet".to_owned()));
     };
     for node in &topology.nodes {
         let status = match admin(client, &node.address).status().await {
             Ok(status) => status,
-            Err(ClientError::Refused(refusal)) => {
-                return Some(format!("{}: {}", node.name, refusal.message));
+            Err(source) => {
+                let error = PreloadError::Node { node: node.name.clone(), source };
+                if error.is_permanent() {
+                    return Err(error);
+                }
+                return Ok(Some(error.to_string()));
             }
-            Err(_) => return Some(format!("{} cannot be reached", node.name)),
         };
         let assigned = topology.slots_of(&node.name).len();
         if status.topology_version < topology.epoch.0 || (status.slots_serving as usize) < assigned
         {
-            return Some(format!("{} serves not all of its slots yet", node.name));
+            return Ok(Some(format!("{} serves not all of its slots yet", node.name)));
         }
     }
-    None
+    Ok(None)
 }
