@@ -38,12 +38,8 @@ fn every_row_was_preloaded(scene: &Scene) -> Result<()> {
 }
 
 fn pods_stand_on_labelled_nodes_only(scene: &Scene) -> Result<()> {
-    let nodes = kubectl_json(&[
-        "get",
-        "nodes",
-        "-l",
-        "feature.node.kubernetes.io/memory-nv.present=true",
-    ])?;
+    let nodes =
+        kubectl_json(&["get", "nodes", "-l", "feature.node.kubernetes.io/memory-nv.present=true"])?;
     let labelled: Vec<&str> = nodes["items"]
         .as_array()
         .context("no node list")?

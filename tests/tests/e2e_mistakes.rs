@@ -61,9 +61,9 @@ fn e2e_no_suitable_node_is_said_in_get_and_describe() -> Result<()> {
         ..GroupOptions::default()
     };
     let scene = Scene::with_group("nonode", SUBSCRIBERS, &options)?;
-    let (reason, message) = scene.wait_condition("Progressing", "False").or_else(|_| {
-        scene.wait_condition("Ready", "False")
-    })?;
+    let (reason, message) = scene
+        .wait_condition("Progressing", "False")
+        .or_else(|_| scene.wait_condition("Ready", "False"))?;
     ensure!(!reason.is_empty(), "no reason");
     names(&message, &["example.com/no-such-label"])?;
     scene.apply_group(&GroupOptions::default())?;
@@ -79,10 +79,14 @@ fn e2e_no_storage_class_is_said() -> Result<()> {
     };
     let scene = Scene::with_group("noclass", SUBSCRIBERS, &options)?;
     let (_, message) = scene.wait_condition("Ready", "False").and_then(|first| {
-        wait_until("a message that names the storage class", system_tests::e2e::scene::SETTLE, || {
-            let condition = scene.condition("Ready")?;
-            Ok(condition.filter(|c| c.2.contains("no-such-class")).map(|c| (c.1, c.2)))
-        })
+        wait_until(
+            "a message that names the storage class",
+            system_tests::e2e::scene::SETTLE,
+            || {
+                let condition = scene.condition("Ready")?;
+                Ok(condition.filter(|c| c.2.contains("no-such-class")).map(|c| (c.1, c.2)))
+            },
+        )
         .map_err(|error| error.context(format!("first message was {first:?}")))
     })?;
     names(&message, &["no-such-class"])?;

@@ -9,7 +9,8 @@ const SUBSCRIBERS: u64 = 200;
 /// installing it again adopts them without replacing a pod.
 #[test]
 #[ignore = "needs the local cluster: cargo xtask e2e"]
-fn e2e_o42_an_uninstalled_chart_leaves_groups_running_and_a_new_install_adopts_them() -> Result<()> {
+fn e2e_o42_an_uninstalled_chart_leaves_groups_running_and_a_new_install_adopts_them() -> Result<()>
+{
     let scene = Scene::ready("uninstall", SUBSCRIBERS, &GroupOptions::default())?;
     let uid = pod_uid(&scene)?;
     helm(&["uninstall", "cachetier", "-n", "cachetier-system", "--wait"])?;
@@ -38,13 +39,5 @@ fn e2e_o42_an_uninstalled_chart_leaves_groups_running_and_a_new_install_adopts_t
 }
 
 fn pod_uid(scene: &Scene) -> Result<String> {
-    kubectl(&[
-        "-n",
-        &scene.namespace,
-        "get",
-        "pod",
-        "hlr-0",
-        "-o",
-        "jsonpath={.metadata.uid}",
-    ])
+    kubectl(&["-n", &scene.namespace, "get", "pod", "hlr-0", "-o", "jsonpath={.metadata.uid}"])
 }

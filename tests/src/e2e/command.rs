@@ -30,7 +30,8 @@ pub fn kubectl(arguments: &[&str]) -> Result<String> {
 
 /// `kubectl … -o json`, parsed.
 pub fn kubectl_json(arguments: &[&str]) -> Result<Value> {
-    let text = run(Command::new(setting("CACHETIER_KUBECTL")?).args(arguments).args(["-o", "json"]))?;
+    let text =
+        run(Command::new(setting("CACHETIER_KUBECTL")?).args(arguments).args(["-o", "json"]))?;
     serde_json::from_str(&text).context("kubectl printed something that is not JSON")
 }
 

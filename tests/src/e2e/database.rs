@@ -18,10 +18,8 @@ pub struct Database {
 
 impl Database {
     pub fn create(name: &str, subscribers: u64) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let database = Self {
             name: name.to_owned(),
             admin: setting("CACHETIER_PG_ADMIN")?,

@@ -78,10 +78,10 @@ impl FinishedLoad {
 
 /// Puts the group's client certificate where the load driver reads it.
 fn write_client_certificate(scene: &Scene, folder: &std::path::Path) -> Result<()> {
-    let secret =
-        kubectl_json(&["-n", &scene.namespace, "get", "secret", "hlr-client-tls"])?;
+    let secret = kubectl_json(&["-n", &scene.namespace, "get", "secret", "hlr-client-tls"])?;
     for name in ["ca.crt", "tls.crt", "tls.key"] {
-        let encoded = secret["data"][name].as_str().with_context(|| format!("{name} is missing"))?;
+        let encoded =
+            secret["data"][name].as_str().with_context(|| format!("{name} is missing"))?;
         let bytes: k8s_openapi::ByteString =
             serde_json::from_value(serde_json::Value::String(encoded.to_owned()))?;
         std::fs::write(folder.join(name), bytes.0)?;
