@@ -38,6 +38,8 @@ pub struct Faults {
     pub breaks: VecDeque<Break>,
     /// A trigger's own opinion.
     pub refuse: Option<Refusal>,
+    /// A statement on more rows than this takes too long.
+    pub rows_in_time: Option<usize>,
     /// Whoever changes the lane map finds no connection.
     pub lane_changes_away: bool,
     /// From reading a writer row to its answer.
@@ -281,6 +283,11 @@ impl State {
         if self.faults.refuse.as_ref().is_some_and(|refuse| refuse(statement)) {
             let mut error = super::store::refused("P0001", "", "");
             error.reason = Reason::TriggerRefused;
+            return Err(error);
+        }
+        if self.faults.rows_in_time.is_some_and(|max| statement.rows.len() > max) {
+            let mut error = BackendError::new("flush", Reason::BackendBusy, "statement timeout");
+            error.sqlstate = Some("57014".into());
             return Err(error);
         }
         let affected = store.run(&self.schema, statement)?;

@@ -3,7 +3,7 @@
 
 use super::build::{Sorted, by_instance, request, set_aside};
 use super::segment::Segment;
-use super::session::{Look, Sent, Trouble};
+use super::session::{HELD_TRIES, Look, Sent, Trouble};
 use super::{Ended, Lane};
 use crate::backend::flush::FlushRequest;
 use crate::error::{BackendError, Reason};
@@ -58,7 +58,7 @@ impl Lane {
                 Ok(())
             }
             Err(Trouble::Ended(ended)) => Err(ended),
-            Err(Trouble::Backend(error)) => self.wait_out(&error).await,
+            Err(Trouble::Backend(error) | Trouble::Held(error)) => self.wait_out(&error).await,
         }
     }
 
@@ -66,12 +66,12 @@ impl Lane {
         loop {
             let request = self.bare_request(upto, Vec::new());
             let synced = request.synced_commit;
-            match self.send(&request).await? {
+            match self.send(&request, u32::MAX).await? {
                 Sent::Committed => {
                     self.position_moved(&[], upto, synced);
                     return Ok(());
                 }
-                Sent::Changed => {}
+                Sent::Changed | Sent::Held => {}
                 Sent::Rewound { to } => return self.rewind(Vec::new(), to).await,
                 Sent::Refused(error) => self.wait_out(&error).await?,
             }
@@ -135,7 +135,8 @@ impl Lane {
             Err(refused) => return self.refused(segment, &sorted, refused).await,
         };
         let started = Instant::now();
-        match self.send(&request).await? {
+        let tries = if segment.held { 1 } else { HELD_TRIES };
+        match self.send(&request, tries).await? {
             Sent::Committed => {
                 let rows = request.rows();
                 let statements = request.waves.iter().map(|w| w.statements.len()).sum();
@@ -152,7 +153,14 @@ impl Lane {
                 Ok(Step::Settled)
             }
             Sent::Refused(error) => self.refused(segment, &sorted, error).await,
-            Sent::Changed => Ok(Step::Again(segment)),
+            // what stands before the row that is held passes; the row itself is tried for ever,
+            // since the position can pass nothing
+            Sent::Held if segment.entries.len() > 1 => {
+                let (first, second) = segment.halves();
+                let (first, second) = (first.held_before(), second.held_before());
+                Ok(Step::Split(first, second))
+            }
+            Sent::Changed | Sent::Held => Ok(Step::Again(segment)),
             Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
         }
     }
@@ -187,7 +195,7 @@ impl Lane {
         };
         let mut request = self.bare_request(refused.sequence, rejects);
         request.synced_commit = true;
-        match self.send(&request).await? {
+        match self.send(&request, u32::MAX).await? {
             Sent::Committed => {
                 self.report_refusal(refused, &error).await;
                 let entries = if segment.resent { &[][..] } else { &segment.entries };
@@ -200,7 +208,7 @@ impl Lane {
                 self.wait_out(&trouble).await?;
                 Ok(Step::Again(segment))
             }
-            Sent::Changed => Ok(Step::Again(segment)),
+            Sent::Changed | Sent::Held => Ok(Step::Again(segment)),
             Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
         }
     }

@@ -10,11 +10,17 @@ pub(super) struct Segment {
     /// A refusal for a unique or foreign key was already tried again after the other lanes had
     /// caught up.
     pub tried_again: bool,
+    /// Part of a batch whose rows were locked, or took too long, several times.
+    pub held: bool,
 }
 
 impl Segment {
     pub(super) fn new(entries: Vec<Pending>, resent: bool) -> Self {
-        Self { entries, resent, tried_again: false }
+        Self { entries, resent, tried_again: false, held: false }
+    }
+
+    pub(super) fn held_before(self) -> Self {
+        Self { held: true, ..self }
     }
 
     pub(super) fn last_sequence(&self) -> u64 {

@@ -20,6 +20,8 @@ pub(super) enum Sent {
     Rewound {
         to: u64,
     },
+    /// Rolled back several times because a row stayed locked, or a statement took too long.
+    Held,
 }
 
 /// What the writer row said.
@@ -37,6 +39,8 @@ pub(super) enum Look {
 #[derive(Debug)]
 pub(super) enum Trouble {
     Backend(BackendError),
+    /// The server rolled the flush back itself: its outcome is not in doubt.
+    Held(BackendError),
     Ended(Ended),
 }
 
@@ -46,9 +50,23 @@ impl From<BackendError> for Trouble {
     }
 }
 
+/// Tries of a whole batch whose rows stay locked or take too long, before it is taken apart.
+pub(super) const HELD_TRIES: u32 = 3;
+
+/// Lock timeout, statement timeout: fewer rows may pass where many do not.
+fn is_held(error: &BackendError) -> bool {
+    matches!(error.sqlstate.as_deref(), Some("55P03" | "57014"))
+}
+
 impl Lane {
     /// Sends a request until its outcome is known.
-    pub(super) async fn send(&mut self, request: &FlushRequest<'_>) -> Result<Sent, Ended> {
+    /// `tries`: how often rows may stay locked, or take too long, before that is the outcome.
+    pub(super) async fn send(
+        &mut self,
+        request: &FlushRequest<'_>,
+        tries: u32,
+    ) -> Result<Sent, Ended> {
+        let mut held = 0;
         loop {
             match self.try_send(request).await {
                 Ok(sent) => {
@@ -58,6 +76,13 @@ impl Lane {
                 }
                 Err(Trouble::Ended(ended)) => return Err(ended),
                 Err(Trouble::Backend(error)) => self.wait_out(&error).await?,
+                Err(Trouble::Held(error)) => {
+                    self.wait_out(&error).await?;
+                    held += 1;
+                    if held >= tries {
+                        return Ok(Sent::Held);
+                    }
+                }
             }
         }
     }
@@ -85,7 +110,7 @@ impl Lane {
             Err(error) if error.disposition() == Disposition::Reject => Ok(Sent::Refused(error)),
             Err(error) => {
                 self.drop_session();
-                Err(error.into())
+                Err(if is_held(&error) { Trouble::Held(error) } else { error.into() })
             }
         }
     }

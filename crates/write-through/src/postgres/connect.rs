@@ -96,11 +96,17 @@ impl Pool {
         Ok(Self { options, permits, idle: Arc::default() })
     }
 
-    /// Waits for a free place and gives a connection.
+    /// Waits for a free place, no longer than a statement may take, and gives a connection.
     pub(super) async fn take(&self) -> Result<Pooled, BackendError> {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(|_| {
-            BackendError::new("connect to the backend", Reason::Internal, "the pool is closed")
-        })?;
+        const ACT: &str = "connect to the backend";
+        let place = Arc::clone(&self.permits).acquire_owned();
+        let place = tokio::time::timeout(self.options.statement_timeout, place).await;
+        let busy = |_| {
+            let message = "all connections stayed in use; raise maxConnections if this goes on";
+            BackendError::new(ACT, Reason::BackendBusy, message)
+        };
+        let closed = |_| BackendError::new(ACT, Reason::Internal, "the pool is closed");
+        let permit = place.map_err(busy)?.map_err(closed)?;
         let idle = loop {
             let candidate = self.idle.lock().pop();
             match candidate {
@@ -144,5 +150,19 @@ impl Pooled {
         if let Some(client) = self.client.take().filter(|c| !c.is_closed()) {
             self.idle.lock().push(client);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_a_connection_that_never_comes_back_is_told_so() {
+        let options = PostgresOptions { connections_max: 1, lanes: 0, ..PostgresOptions::new("x") };
+        let pool = Pool::new(Arc::new(options)).unwrap();
+        let _held = Arc::clone(&pool.permits).try_acquire_owned().unwrap();
+        let waited = tokio::time::timeout(Duration::from_secs(3_600), pool.take()).await;
+        assert_eq!(waited.unwrap().err().unwrap().reason, Reason::BackendBusy);
     }
 }

@@ -171,3 +171,20 @@ fn a_start_given_up_before_its_claim_leaves_nothing_running() {
         assert!(ended.unwrap().is_none(), "whoever could tell something is gone");
     });
 }
+
+#[test]
+fn d11_a_batch_that_takes_the_backend_too_long_is_taken_apart() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        backend.set_faults(|f| f.rows_in_time = Some(1));
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        for id in 1..=8 {
+            node.commit(id, insert(id, id));
+        }
+        let settled = tokio::time::timeout(Duration::from_secs(600), node.settle(&backend)).await;
+        settled.expect("the lane stands still");
+        assert_eq!(backend.store().tables[ROOT].len(), 8);
+        assert!(backend.list_rejects("g", 10).await.unwrap().is_empty(), "nothing was refused");
+        node.stop.cancel();
+    });
+}
