@@ -6,10 +6,14 @@ use crate::state::Pending;
 use crate::work::{Outcome, Work};
 use crate::{Committed, TransactError};
 use cachetier_model::{ChangeKind, RootKey, RowChange, Transaction};
+use std::time::Duration;
 
 /// Attempts to look into another instance's slot (for lookup uniqueness) before the caller is
-/// told to try again.
-const ATTEMPTS_MAX: usize = 1_000;
+/// told to try again; the pause between the later ones makes them a minute.
+const ATTEMPTS_MAX: u32 = 600_000;
+/// Attempts that only yield; a slot is rarely held longer.
+const ATTEMPTS_YIELDING: u32 = 100;
+const ATTEMPT_PAUSE: Duration = Duration::from_micros(100);
 
 /// What the state and the side tables of one more dirty instance may take.
 const STATE_BYTES: usize = 512;
@@ -26,13 +30,17 @@ impl Engine {
         sink: &dyn CommitSink,
     ) -> Result<Committed, TransactError> {
         let target = self.target(key);
-        for _ in 0..ATTEMPTS_MAX {
+        for attempt in 0..ATTEMPTS_MAX {
             let mut slot = self.change(target);
             if let Some(done) = self.attempt(&mut slot, target, transaction, sink)? {
                 return Ok(done);
             }
             drop(slot);
-            std::thread::yield_now();
+            if attempt < ATTEMPTS_YIELDING {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(ATTEMPT_PAUSE);
+            }
         }
         Err(TransactError::AwaitingBackend)
     }

@@ -408,8 +408,8 @@ fn a_full_subscriber_takes_at_most_160_bytes_with_its_indexes() {
     let mut random = random();
     let ticket = engine.open_ticket().unwrap();
     // few slots, filled as a node with two million subscribers fills all of them
-    let count = 60_000;
-    let mut ids = (1..).filter(|id| int_key(*id).slot().index() < 128);
+    let count = 30_000;
+    let mut ids = (1..).filter(|id| int_key(*id).slot().index() < 64);
     for id in ids.by_ref().take(count) {
         let subscriber = samples::subscriber(id, &mut random);
         engine.install(&ticket, &int_key(id), Some(subscriber)).unwrap();
