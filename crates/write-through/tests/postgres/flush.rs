@@ -146,6 +146,29 @@ async fn r12_an_update_of_a_row_deleted_by_others_is_a_reject_and_not_a_silent_s
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn d13_a_reject_from_a_journal_that_is_gone_does_not_stop_the_lanes_of_the_next() {
+    let db = server::shared().database().await;
+    hlr::create(&db).await;
+    hlr::populate(&db, 2).await;
+    let (backend, schema) = backend(&db, &hlr::tables()).await;
+    let mut w = writer(Arc::clone(&backend) as _, schema, options("g20")).await;
+    w.ignore_events();
+    // left by an earlier volume of this node, under the number that comes next
+    db.run(
+        "INSERT INTO cachetier.reject (group_uid, node, sequence, root_key, slot, head, sqlstate, \
+         table_name, constraint_name, message, detail, changes) \
+         SELECT group_uid, node, 1, '', 0, true, '', '', '', '', '', '' \
+         FROM cachetier.writer WHERE lane = 0",
+    )
+    .await;
+    // the backend does not have it
+    w.commit(&hlr::key(3), vec![hlr::locate(3, &hlr::number_of(3), 5)]);
+    w.commit(&hlr::key(2), vec![hlr::locate(2, &hlr::number_of(2), 5)]);
+    w.all_flushed().await;
+    assert_eq!(db.number("SELECT count(*) FROM cachetier.reject WHERE sequence = 1").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn r16_an_awaited_transaction_is_answered_by_the_backend_and_leaves_no_reject() {
     let db = server::shared().database().await;
     hlr::create(&db).await;
