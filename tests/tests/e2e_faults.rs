@@ -1,5 +1,7 @@
 //! Faults under load: nothing acknowledged is lost.
 
+#![allow(clippy::indexing_slicing, reason = "a field that is missing fails the test")]
+
 use anyhow::{Context, Result, ensure};
 use std::time::Duration;
 use system_tests::e2e::{GroupOptions, Scene, WriteLoad, kubectl, wait_until, xtask};

@@ -1,5 +1,7 @@
 //! The main path on a real cluster: apply, preload, read, write, read-through, rest.
 
+#![allow(clippy::indexing_slicing, reason = "a field that is missing fails the test")]
+
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::time::{Duration, Instant};

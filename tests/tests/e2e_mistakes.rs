@@ -1,6 +1,8 @@
 //! The mistakes people make: each ends in a message that says what to do, and heals by fixing only
 //! its cause.
 
+#![allow(clippy::indexing_slicing, reason = "a field that is missing fails the test")]
+
 use anyhow::{Result, ensure};
 use system_tests::e2e::{GroupOptions, Scene, kubectl, wait_until};
 

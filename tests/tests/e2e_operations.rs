@@ -1,5 +1,7 @@
 //! Installing and removing the operator around living groups.
 
+#![allow(clippy::indexing_slicing, reason = "a field that is missing fails the test")]
+
 use anyhow::{Context, Result, ensure};
 use system_tests::e2e::{GroupOptions, Scene, helm, kubectl};
 
