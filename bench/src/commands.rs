@@ -144,6 +144,10 @@ struct RunArguments {
     /// Draw subscribers uniformly instead of by the skewed distribution
     #[arg(long)]
     uniform: bool,
+    /// Repeat the inputs of an earlier run, whose report names its seed; default: new ones. A run
+    /// that repeats inserts and deletes on the rows they left behind finds little
+    #[arg(long, value_name = "SEED")]
+    traffic_seed: Option<u64>,
     /// Skip the self-check (it was made elsewhere)
     #[arg(long)]
     no_check: bool,
@@ -329,7 +333,7 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
         population,
         keys,
         uniform: arguments.uniform,
-        seed: population.seed,
+        seed: arguments.traffic_seed.unwrap_or_else(fresh_seed),
         duration: Duration::from_secs_f64(arguments.seconds),
         ramp: Duration::from_secs_f64(arguments.ramp),
         rate: arguments.rate,
@@ -345,6 +349,12 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::of(report.void.is_none()))
+}
+
+/// Another one at each start.
+fn fresh_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |s| s.as_nanos() as u64) ^ u64::from(std::process::id()) << 40
 }
 
 async fn targets(arguments: &RunArguments) -> Result<Vec<Target>> {

@@ -29,6 +29,7 @@ pub struct RunOptions {
     pub population: Population,
     pub keys: Keys,
     pub uniform: bool,
+    /// Of the traffic, not of the population.
     pub seed: u64,
     pub duration: Duration,
     /// Sent and not measured.

@@ -17,6 +17,7 @@ pub struct Report {
     pub rate: Option<f64>,
     pub subscribers: u64,
     pub uniform: bool,
+    /// Of the traffic: the same seed asks the same questions.
     pub seed: u64,
     /// Attempts per second.
     pub per_second: f64,
