@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -322,4 +322,130 @@ async fn a_group_made_again_does_not_bury_writes_that_were_given_up_by_force() -
     claims.patch("journal-hlr-0", &PatchParams::default(), &Patch::Merge(&give_up)).await?;
     stage.until_ready().await?;
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o17_claims_of_nodes_that_left_stay_and_are_used_again() -> Result<()> {
+    let stage = ready("o17", 3).await?;
+    let claims = stage.api::<PersistentVolumeClaim>();
+    let before = claims.get("journal-hlr-2").await?.metadata.uid;
+    scale(&stage, 1).await?;
+    stage.until_ready().await?;
+    stage.merge(json!({"spec": {"memory": {"capacity": "3Gi"}}})).await?;
+    stage.until_ready().await?;
+    scale(&stage, 3).await?;
+    stage.until_ready().await?;
+    ensure!(claims.get("journal-hlr-2").await?.metadata.uid == before, "a claim was replaced");
+    let set = stage.api::<StatefulSet>().get("hlr").await?;
+    let policy = set.spec.persistent_volume_claim_retention_policy.context("no policy")?;
+    ensure!(policy.when_scaled.as_deref() == Some("Retain"), "{policy:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o18_volumes_outlive_the_drain_also_when_they_go_with_the_pod() -> Result<()> {
+    let stage = ready("o18", 2).await?;
+    stage.merge(json!({"spec": {"journal": {"volume": {"retention": "Delete"}}}})).await?;
+    stage.until_ready().await?;
+    let set = stage.api::<StatefulSet>().get("hlr").await?;
+    let policy = set.spec.persistent_volume_claim_retention_policy.context("no policy")?;
+    ensure!(policy.when_scaled.as_deref() == Some("Delete"), "{policy:?}");
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 4);
+    scale(&stage, 1).await?;
+    stage.until("slots moved", |group| version(group) == 2).await?;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    ensure!(pods_wanted(&stage).await? == 2, "the pod, and its volume, went before the drain");
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 0);
+    stage.until_ready().await?;
+    ensure!(pods_wanted(&stage).await? == 1, "pods do not follow");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o23_an_autoscaler_finds_the_pods_by_the_scale_s_selector() -> Result<()> {
+    let stage = ready("o23", 2).await?;
+    let scale = stage.api::<CacheGroup>().get_scale("hlr").await?;
+    let status = scale.status.context("no status")?;
+    let selector = status.selector.context("no selector")?;
+    ensure!(status.replicas == 2, "{} replicas", status.replicas);
+    let pods = stage.api::<Pod>().list(&ListParams::default().labels(&selector)).await?;
+    ensure!(pods.items.len() == 2, "{selector} selects {} pods", pods.items.len());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o25_a_slow_drain_of_one_group_does_not_hold_up_another() -> Result<()> {
+    let stage = ready("o25", 2).await?;
+    stage.nodes.hold_moves("hlr-0", true);
+    scale(&stage, 1).await?;
+    stage.until("scaling", |group| condition(group, "Progressing").1 == "ScalingIn").await?;
+    let mut other = minimal_group(2);
+    other["metadata"]["name"] = json!("other");
+    stage.apply(&other).await?;
+    eventually("the other group is ready", LIMIT, || async {
+        let group = stage.api::<CacheGroup>().get("other").await?;
+        Ok((condition(&group, "Ready").0 == "True").then_some(()))
+    })
+    .await?;
+    ensure!(pods_wanted(&stage).await? == 2, "the slow one was not slow");
+    stage.nodes.hold_moves("hlr-0", false);
+    stage.until_ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o47_a_node_that_is_slow_once_leaves_no_mark() -> Result<()> {
+    let stage = ready("o47", 2).await?;
+    stage.nodes.silence("hlr-1", true);
+    stage.until_condition("Degraded", "True").await?;
+    stage.nodes.silence("hlr-1", false);
+    let clear = std::time::Instant::now();
+    stage.until_condition("Degraded", "False").await?;
+    ensure!(clear.elapsed() < Duration::from_secs(30), "it took {:?}", clear.elapsed());
+    stage.until_ready().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o49_an_upgraded_operator_keeps_pods_or_replaces_them_one_at_a_time() -> Result<()> {
+    let mut stage = ready("o49", 2).await?;
+    stage.until_condition("Preloaded", "True").await?;
+    let before = uids(&stage).await?;
+    stage.kill_operator();
+    stage.start_operator().await?;
+    let passes = stage.metrics.passes.get();
+    eventually("some passes", LIMIT, || async {
+        Ok((stage.metrics.passes.get() > passes + 4).then_some(()))
+    })
+    .await?;
+    ensure!(uids(&stage).await? == before, "the same template replaced pods");
+    stage.kill_operator();
+    stage.image = "cachetier.dev/cachetier:next".to_owned();
+    stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 100.0);
+    stage.start_operator().await?;
+    stage.until("announced", |group| condition(group, "Ready").1 == "RollingUpdate").await?;
+    ensure!(uids(&stage).await? == before, "pods were replaced while a queue was long");
+    stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 0.0);
+    stage.until_ready().await?;
+    let after = uids(&stage).await?;
+    ensure!(before.iter().all(|(pod, uid)| after.get(pod) != Some(uid)), "not all were replaced");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o68_a_deleted_pod_is_noticed_by_its_event_not_by_a_timer() -> Result<()> {
+    let mut stage = Stage::without_operator("o68").await?;
+    stage.create_secret().await?;
+    stage.poll = Duration::from_secs(600);
+    stage.start_operator().await?;
+    stage.apply(&minimal_group(2)).await?;
+    stage.until_ready().await?;
+    stage.until_condition("Preloaded", "True").await?;
+    stage.settle().await?;
+    let passes = stage.metrics.passes.get();
+    stage.api::<Pod>().delete("hlr-1", &DeleteParams::default()).await?;
+    eventually("a pass", Duration::from_secs(10), || async {
+        Ok((stage.metrics.passes.get() > passes).then_some(()))
+    })
+    .await
 }

@@ -396,3 +396,74 @@ async fn o82_clocks_of_replicas_are_never_compared() -> Result<()> {
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o71_after_both_replicas_were_cut_off_exactly_one_acts() -> Result<()> {
+    let stage = Stage::without_operator("o71").await?;
+    let first = Replica::start(&stage, "first").await?;
+    eventually("the first acts", LIMIT, || async { Ok(first.acts().then_some(())) }).await?;
+    let second = Replica::start(&stage, "second").await?;
+    first.network.cut(true);
+    second.network.cut(true);
+    eventually("nobody acts", LIMIT, || async {
+        Ok((!first.acts() && !second.acts()).then_some(()))
+    })
+    .await?;
+    // the one that lost the lease ends, and its pod starts again
+    drop(first);
+    let first = Replica::start(&stage, "first").await?;
+    second.network.cut(false);
+    let end = tokio::time::Instant::now() + Duration::from_secs(15);
+    eventually("one acts", LIMIT, || async { Ok((first.acts() || second.acts()).then_some(())) })
+        .await?;
+    while tokio::time::Instant::now() < end {
+        ensure!(first.acts() != second.acts(), "not exactly one acts");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn o79_a_standby_answers_its_probes_and_goes_on() -> Result<()> {
+    let stage = Stage::without_operator("o79").await?;
+    let program = std::env::var_os("CACHETIER_BIN_DIR")
+        .map(|directory| std::path::PathBuf::from(directory).join("operator"))
+        .context("CACHETIER_BIN_DIR is not set; run by `cargo xtask test --level operator`")?;
+    let mut replicas = Vec::new();
+    for (name, port) in [("one", 27_391), ("two", 27_392)] {
+        let child = tokio::process::Command::new(&program)
+            .args(["run", "--namespace", &stage.namespace])
+            .args(["--lease-namespace", &stage.namespace, "--replica-name", name])
+            .args(["--admin-listen", &format!("127.0.0.1:{port}"), "--log-filter", "error"])
+            .kill_on_drop(true)
+            .spawn()?;
+        replicas.push((child, port));
+    }
+    let leaders = || async {
+        let mut leaders = 0;
+        for (_, port) in [("one", 27_391), ("two", 27_392)] {
+            let ready = http_get(port, "/readyz").await?;
+            ensure!(ready.starts_with("HTTP/1.1 200"), "{port}: {ready}");
+            let metrics = http_get(port, "/metrics").await?;
+            leaders += u32::from(metrics.contains("\ncachetier_operator_leader 1\n"));
+        }
+        Ok((leaders == 1).then_some(()))
+    };
+    eventually("one leads and both are ready", LIMIT, leaders).await?;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    eventually("still", LIMIT, leaders).await?;
+    for (child, _) in &mut replicas {
+        ensure!(child.try_wait()?.is_none(), "a replica ended");
+    }
+    Ok(())
+}
+
+async fn http_get(port: u16, path: &str) -> Result<String> {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}

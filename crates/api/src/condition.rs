@@ -70,6 +70,7 @@ pub mod reason {
     pub const STORAGE_CLASS_NOT_FOUND: &str = "StorageClassNotFound";
     pub const NO_DEFAULT_STORAGE_CLASS: &str = "NoDefaultStorageClass";
     pub const VOLUME_OF_EARLIER_GROUP: &str = "VolumeOfEarlierGroup";
+    pub const JOURNAL_HOST_AWAY: &str = "JournalHostAway";
     pub const NO_VOLUME: &str = "NoVolumeAvailable";
     pub const NO_MATCHING_NODE: &str = "NoMatchingNode";
     pub const UNSCHEDULABLE: &str = "Unschedulable";

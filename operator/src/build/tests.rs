@@ -166,3 +166,27 @@ fn o87_an_evicted_preload_pod_is_not_a_failure() {
     assert_eq!(rule.on_pod_conditions.unwrap()[0].type_, "DisruptionTarget");
     assert_eq!(spec.template.spec.unwrap().restart_policy.as_deref(), Some("Never"));
 }
+
+#[test]
+fn o13_selectors_are_frozen_for_ever() {
+    // a change here would need every StatefulSet and its pods to be made again
+    let stateful_set = children(&example("hlr")).stateful_set.unwrap();
+    let selector = serde_json::to_value(stateful_set.spec.selector).unwrap();
+    let frozen = serde_json::json!({"matchLabels": {
+        "app.kubernetes.io/component": "cache-node",
+        "app.kubernetes.io/instance": "hlr",
+        "app.kubernetes.io/name": "cachetier",
+    }});
+    assert_eq!(selector, frozen);
+}
+
+#[test]
+fn o51_a_rollout_needs_no_room_for_an_extra_pod() {
+    let mut group = example("hlr");
+    group.spec.placement.spread = cachetier_api::v1alpha1::Spread::Require;
+    let spec = children(&group).stateful_set.unwrap().spec;
+    // pods are deleted first and made again by name, where their host has just become free
+    assert_eq!(spec.update_strategy.unwrap().type_.as_deref(), Some("OnDelete"));
+    let spread = spec.template.spec.unwrap().topology_spread_constraints.unwrap();
+    assert_eq!(spread[0].when_unsatisfiable, "DoNotSchedule");
+}

@@ -19,7 +19,7 @@ use cachetier_api::v1alpha1::status::NODES_LISTED_MAX;
 use cachetier_api::v1alpha1::{CacheGroup, CacheGroupStatus, NodeStatus, Phase};
 use conditions::Facts;
 use kube::Resource;
-use kube::api::{Api, Patch, PatchParams};
+use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::json;
 
 /// Writes the status if it says something new.
@@ -44,9 +44,34 @@ pub async fn update(
     let api: Api<CacheGroup> = Api::namespaced(context.client.clone(), observed.names.namespace());
     let parameters = PatchParams::apply(FIELD_MANAGER).force();
     let name = observed.names.stateful_set();
-    api.patch_status(&name, &parameters, &Patch::Apply(&body)).await?;
+    match api.patch_status(&name, &parameters, &Patch::Apply(&body)).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(refusal)) if !has_another_cause(&refusal) => {
+            replace(&api, observed, &status).await?;
+        }
+        Err(error) => return Err(error.into()),
+    }
     context.metrics.status_writes.inc();
     context.events.transitions(&observed.group, &old.conditions, &status.conditions).await;
+    Ok(())
+}
+
+/// Refusals that have nothing to do with what the status looks like.
+fn has_another_cause(refusal: &kube::core::Status) -> bool {
+    [401, 403, 404, 409, 429].contains(&refusal.code)
+}
+
+/// Under a resource definition that is older than this operator, applying refuses fields that it does
+/// not declare; a replaced status is taken without them.
+async fn replace(
+    api: &Api<CacheGroup>,
+    observed: &Observed,
+    status: &CacheGroupStatus,
+) -> Result<(), ReconcileError> {
+    let mut group = CacheGroup::clone(&observed.group);
+    group.status = Some(status.clone());
+    let name = observed.names.stateful_set();
+    api.replace_status(&name, &PostParams::default(), &group).await?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What stands in the way, in the order in which a person should hear it. Pure.
 
+use crate::build::stateful_set::CLAIM;
 use crate::observed::{BackendSecret, Observed, PodView, Storage};
 use cachetier_api::condition::reason;
 use cachetier_api::names::{ANNOTATION_DRAINED, NODE_LABEL_PMEM};
@@ -174,6 +175,14 @@ fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
             observed.group.spec.journal.volume.size
         );
         return Finding::new(About::Pods, reason::NO_VOLUME, message);
+    }
+    if words.contains("volume node affinity conflict") {
+        let message = format!(
+            "the host that has the journal of {name} is away or full; its slots wait. Bring the host \
+             back. If it is lost for good: `kubectl delete pvc {CLAIM}-{name} pod {name}` gives up \
+             the writes in that journal and starts an empty one. Scheduler: {words}"
+        );
+        return Finding::new(About::Pods, reason::JOURNAL_HOST_AWAY, message);
     }
     if !words.contains("node affinity/selector") {
         let message = format!("no host takes {name}. Scheduler: {words}");

@@ -48,6 +48,10 @@ pub struct Stage {
     pub metrics: Metrics,
     /// The operator's way to the API server.
     pub network: Network,
+    /// Image that the operator gives to pods.
+    pub image: String,
+    /// Time between two looks at a group that is at rest.
+    pub poll: Duration,
     play: watch::Sender<Play>,
     player: JoinHandle<()>,
     operator: Option<(CancellationToken, JoinHandle<()>)>,
@@ -98,6 +102,8 @@ impl Stage {
             nodes,
             metrics: Metrics::default(),
             network: Network::default(),
+            image: "cachetier.dev/cachetier:dev".to_owned(),
+            poll: POLL,
             play,
             player,
             operator: None,
@@ -110,13 +116,13 @@ impl Stage {
 
     pub async fn start_operator(&mut self) -> Result<()> {
         let installation = Installation {
-            image: "cachetier.dev/cachetier:dev".to_owned(),
+            image: self.image.clone(),
             image_pull_policy: "IfNotPresent".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
         };
         let nodes = Arc::new(self.nodes.clone());
         let client = self.network.client().await?;
-        let context = Context::new(client, nodes, installation, self.metrics.clone(), POLL);
+        let context = Context::new(client, nodes, installation, self.metrics.clone(), self.poll);
         let scope = Scope { namespace: Some(self.namespace.clone()) };
         let token = CancellationToken::new();
         let task = tokio::spawn(controller::run(Arc::new(context), scope, token.clone()));

@@ -321,6 +321,41 @@ fn a_container_that_just_started_is_not_called_unreachable() {
 }
 
 #[test]
+fn o54_a_journal_whose_host_is_gone_is_said_with_the_explicit_way_out() {
+    let mut observed = resting(2);
+    observed.answers.remove(&1);
+    let pod = observed.pods.get_mut(&1).unwrap();
+    *pod = PodView { name: "hlr-1".to_owned(), revision: "r1".to_owned(), ..PodView::default() };
+    pod.unschedulable =
+        Some("0/2 nodes are available: 2 node(s) had volume node affinity conflict.".to_owned());
+    let status = status(&observed);
+    assert_eq!(status.reason, reason::JOURNAL_HOST_AWAY);
+    assert!(status.message.contains("kubectl delete pvc journal-hlr-1 pod hlr-1"));
+    let plan = plan(&observed);
+    assert_eq!((plan.topology.publish, plan.rollout.replace), (None, None), "nothing by itself");
+}
+
+#[test]
+fn o86_addresses_and_certificates_suit_ipv6_and_other_domains() {
+    use crate::certificates::node_hosts;
+    use crate::reconcile::dereference::addresses;
+    let mut observed = resting(1);
+    observed.pods.get_mut(&0).unwrap().address = Some("fd00::17".to_owned());
+    let identity = Arc::new(crate::nodes::Identity {
+        certificate: String::new(),
+        key: String::new(),
+        ca: String::new(),
+    });
+    let nodes = addresses(&observed.names, "uid", &observed.pods, &identity);
+    assert_eq!(nodes[&0].address, "[fd00::17]:7070");
+    // the name that is verified has no cluster domain, so any domain is right
+    assert_eq!(nodes[&0].server_name, "hlr-0.hlr-nodes.telecom.svc");
+    let hosts = node_hosts(&observed.names, "example.internal");
+    assert!(hosts.contains(&"*.hlr-nodes.telecom.svc".to_owned()));
+    assert!(hosts.contains(&"hlr.telecom.svc.example.internal".to_owned()));
+}
+
+#[test]
 fn times_are_rounded_to_steps() {
     for (seconds, text) in
         [(0.2, "1s"), (3.0, "5s"), (31.0, "1m"), (61.0, "2m"), (4_000.0, "2h"), (9_000.0, "3h")]
