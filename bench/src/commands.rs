@@ -1,215 +1,27 @@
-//! The commands: arguments in, library calls, text and JSON out.
+//! The commands: library calls, text and JSON out.
 
-use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::arguments::{
+    Arguments, BackendArguments, CheckArguments, Command, EngineArguments, LoadArguments,
+    RunArguments, Side, VerifyArguments, WritesArguments,
+};
+use anyhow::{Context, Result};
 use hlr_bench::drive::{self, RunOptions};
 use hlr_bench::engine::{self, EngineBenchOptions};
 use hlr_bench::load::{self, LoadOptions};
-use hlr_bench::population::numbering::Numbering;
-use hlr_bench::population::{DEFAULT_SEED, Population, tables};
+use hlr_bench::population::{Population, tables};
 use hlr_bench::report::Report;
 use hlr_bench::self_check::SelfCheck;
 use hlr_bench::target::Target;
 use hlr_bench::target::backend::BackendTarget;
 use hlr_bench::target::cache::CacheTarget;
-use hlr_bench::target::connect::CacheOptions;
 use hlr_bench::traffic::Keys;
 use hlr_bench::writes::verify;
 use hlr_bench::writes::{self, WriteOptions};
 use hlr_bench::{backend, self_check, shape, side_by_side};
 use serde::Serialize;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// HLR population, traffic and measurement against PostgreSQL and against the cache
-#[derive(Parser, Debug)]
-#[command(name = "bench", version)]
-pub struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand, Debug)]
-enum Command {
-    /// Make the four tables and fill them
-    Load(LoadArguments),
-    /// Self-check: row means, active share and the seven hit rates of what the backend holds
-    Check(CheckArguments),
-    /// Run the seven transactions and report latencies
-    Run(RunArguments),
-    /// Put two reports side by side
-    Compare { backend: PathBuf, cache: PathBuf },
-    /// Counter writes against the cache, each acknowledgement logged
-    Writes(WritesArguments),
-    /// Prove that every logged acknowledgement is in the backend
-    VerifyWrites(VerifyArguments),
-    /// The engine by itself, in this process: bytes per subscriber, reads, the mix on one core
-    Engine(EngineArguments),
-    /// Print the DDL of the four tables
-    Ddl {
-        #[arg(long, default_value = "public")]
-        schema: String,
-    },
-}
-
-#[derive(Args, Debug)]
-struct PopulationArguments {
-    /// Subscribers, with ids 1..=N
-    #[arg(long, default_value_t = 100_000, value_name = "N")]
-    subscribers: u64,
-    /// How sub_nbr follows from s_id
-    #[arg(long, value_enum, default_value_t = Numbering::Derived)]
-    numbering: Numbering,
-    #[arg(long, default_value_t = DEFAULT_SEED)]
-    seed: u64,
-}
-
-impl PopulationArguments {
-    fn population(&self) -> Result<Population> {
-        if self.subscribers == 0 {
-            bail!("--subscribers must be at least 1");
-        }
-        let (seed, subscribers, numbering) = (self.seed, self.subscribers, self.numbering);
-        Ok(Population { seed, subscribers, numbering })
-    }
-}
-
-#[derive(Args, Debug)]
-struct BackendArguments {
-    /// postgres://user:password@host:port/database
-    #[arg(long, env = "BENCH_BACKEND", hide_env_values = true, value_name = "URI")]
-    backend: String,
-    /// Schema of the four tables
-    #[arg(long, default_value = "public")]
-    schema: String,
-}
-
-#[derive(Args, Debug)]
-struct LoadArguments {
-    #[command(flatten)]
-    population: PopulationArguments,
-    #[command(flatten)]
-    backend: BackendArguments,
-    /// Parallel COPY connections
-    #[arg(long, default_value_t = 2)]
-    connections: usize,
-    /// Drop the four tables first if they exist
-    #[arg(long)]
-    replace: bool,
-}
-
-#[derive(Args, Debug)]
-struct CheckArguments {
-    #[command(flatten)]
-    population: PopulationArguments,
-    #[command(flatten)]
-    backend: BackendArguments,
-    /// Write the result as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Side {
-    Backend,
-    Cache,
-}
-
-#[derive(Args, Debug)]
-struct RunArguments {
-    #[command(flatten)]
-    population: PopulationArguments,
-    #[arg(long, value_enum)]
-    target: Side,
-    /// Also read for the self-check before a run against the cache, when given
-    #[arg(long, env = "BENCH_BACKEND", hide_env_values = true, value_name = "URI")]
-    backend: Option<String>,
-    #[arg(long, default_value = "public")]
-    schema: String,
-    #[command(flatten)]
-    cache: CacheOptions,
-    /// Concurrent clients
-    #[arg(long, default_value_t = 8)]
-    threads: usize,
-    /// Measured seconds
-    #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
-    /// Seconds of traffic before the measurement
-    #[arg(long, default_value_t = 1.0)]
-    ramp: f64,
-    /// Transactions per second of all clients together (open loop); default: as fast as they get
-    #[arg(long, value_name = "PER_SECOND")]
-    rate: Option<f64>,
-    /// Draw subscribers uniformly instead of by the skewed distribution
-    #[arg(long)]
-    uniform: bool,
-    /// Repeat the inputs of an earlier run, whose report names its seed; default: new ones. A run
-    /// that repeats inserts and deletes on the rows they left behind finds little
-    #[arg(long, value_name = "SEED")]
-    traffic_seed: Option<u64>,
-    /// Skip the self-check (it was made elsewhere)
-    #[arg(long)]
-    no_check: bool,
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-struct WritesArguments {
-    #[command(flatten)]
-    cache: CacheOptions,
-    /// Subscribers 1..=N that serve as counters; those that do not exist are left out
-    #[arg(long, default_value_t = 1_000)]
-    keys: u64,
-    /// Concurrent writers
-    #[arg(long, default_value_t = 8)]
-    threads: u64,
-    #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
-    /// Seconds an unsettled write is retried after the end
-    #[arg(long, default_value_t = 60.0)]
-    grace: f64,
-    /// Writes per second of all writers together
-    #[arg(long, value_name = "PER_SECOND")]
-    rate: Option<f64>,
-    /// Acknowledged writes, one line each; doubtful ones go to FILE.doubtful
-    #[arg(long, value_name = "FILE")]
-    log: PathBuf,
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-struct VerifyArguments {
-    #[command(flatten)]
-    backend: BackendArguments,
-    #[arg(long, value_name = "FILE")]
-    log: PathBuf,
-    /// Seconds to wait for the write-behind queue
-    #[arg(long, default_value_t = 60.0)]
-    wait: f64,
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
-
-#[derive(Args, Debug)]
-struct EngineArguments {
-    /// Subscribers, with numbers that do not follow from their ids
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
-    subscribers: u64,
-    /// Length of each timed part
-    #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
-    /// Memory budget of the store
-    #[arg(long, default_value_t = 22 << 30, value_name = "BYTES")]
-    capacity_bytes: u64,
-    /// Draw keys uniformly instead of with the workload's skew
-    #[arg(long)]
-    uniform: bool,
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
 
 /// How a command that ran to its end came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
 
+mod arguments;
 mod commands;
 
 use clap::Parser;
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = commands::Arguments::parse();
+    let arguments = arguments::Arguments::parse();
     match commands::run(arguments).await {
         Ok(verdict) => verdict.into(),
         Err(error) => {
