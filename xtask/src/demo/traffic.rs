@@ -51,6 +51,15 @@ pub fn grant(cluster: &Cluster, database: &str) -> Result<()> {
         .map(drop)
 }
 
+/// A copy of a loaded database, made while nobody uses the original.
+pub fn copy_database(cluster: &Cluster, from: &str, to: &str) -> Result<()> {
+    let admin = backend_uri(cluster, "CACHETIER_PG_ADMIN", "postgres")?;
+    let drop = format!("DROP DATABASE IF EXISTS {to} WITH (FORCE)");
+    let create = format!("CREATE DATABASE {to} TEMPLATE {from}");
+    let arguments = ["-q", "-v", "ON_ERROR_STOP=1", "-c", &drop, "-c", &create, &admin];
+    process::capture(Command::new("psql").args(arguments)).map(|_| ())
+}
+
 pub fn against_backend(
     cluster: &Cluster,
     programs: &Programs,
