@@ -90,6 +90,11 @@ impl Core {
     }
 
     async fn on_slots_lost(&self, lane: u16, slots: &SlotSet) {
+        // the event may have waited while the slots were taken back: those stay
+        let slots = &self.lanes.still_lost(slots);
+        if slots.is_empty() {
+            return;
+        }
         let unexpected = self.forget_slots(slots).await;
         if unexpected.is_empty() {
             tracing::info!(node = %self.shared.node.name, lane, slots = slots.len(), "slots left");
