@@ -5,7 +5,7 @@
 
 use cachetier_engine::ReadAnswer;
 use cachetier_model::node_config::BypassReads;
-use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, TableRead};
+use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId, TableRead};
 use tokio::time::Instant;
 
 use crate::calls::{KeySelector, ReadCall, ReadOutcome, Source};
@@ -112,12 +112,7 @@ impl Core {
                 }
             }
         };
-        if self.shared.slots.state(root.slot()) == SlotState::Serving {
-            return Err(GroupError::refused(
-                RefusalReason::Schema,
-                "this node serves the slot; a bypass could miss its own unflushed changes",
-            ));
-        }
+        self.may_bypass(root.slot())?;
         let found = self.shared.backend.read_instances(std::slice::from_ref(&root)).await;
         let found = found.map_err(|error| away(&error.to_string()))?;
         let instance = found.into_iter().next().flatten();
@@ -129,6 +124,24 @@ impl Core {
         }
         self.tally_read(Source::Bypass);
         self.evaluate(instance.as_ref(), &call.plan, Source::Bypass)
+    }
+
+    /// Errs while this node itself serves the slot or may have changes of it that the backend has
+    /// not: a read past the store would miss them (R25).
+    fn may_bypass(&self, slot: SlotId) -> Result<(), GroupError> {
+        match self.shared.slots.state(slot) {
+            SlotState::Serving => Err(GroupError::refused(
+                RefusalReason::Schema,
+                "this node serves the slot; a bypass could miss its own unflushed changes",
+            )),
+            SlotState::Leaving | SlotState::Acquiring => Err(self.moving(slot)),
+            SlotState::Foreign | SlotState::Released => {
+                match self.lanes.backlog_of(&std::iter::once(slot).collect()) {
+                    0 => Ok(()),
+                    _ => Err(self.moving(slot)),
+                }
+            }
+        }
     }
 
     fn evaluate(
