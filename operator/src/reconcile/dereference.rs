@@ -140,7 +140,8 @@ async fn newest_held(
         .filter_map(|(ordinal, answer)| Some((ordinal, answer.as_ref().ok()?)))
         .filter(|(_, view)| view.group_uid == uid && view.topology_version > recorded)
         .max_by_key(|(_, view)| view.topology_version)?;
-    context.nodes.topology(nodes.get(ordinal)?).await.ok().flatten()
+    let held = context.nodes.topology(nodes.get(ordinal)?).await.ok().flatten();
+    held.filter(|topology| topology.group == uid)
 }
 
 struct Reader<'a> {
