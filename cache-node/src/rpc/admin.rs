@@ -90,11 +90,17 @@ impl Admin for AdminService {
             .load_chunk(&chunk.load_id, chunk.chunk, chunk.ticket)
             .map_err(|e| refused(&e))?;
         self.install(&mut load, first.instances)?;
+        let mut whole = first.end;
         // an error in between drops the chunk: it is not counted
         while let Some(message) = stream.message().await? {
             self.install(&mut load, message.instances)?;
+            whole |= message.end;
             // installing is synchronous; let reads have their turn
             tokio::task::yield_now().await;
+        }
+        // the transport reports a cancelled stream as one that ended
+        if !whole {
+            return Err(Status::cancelled("the chunk ended before it was whole; it is not counted"));
         }
         Ok(Response::new(answers::chunk(load.finish())))
     }

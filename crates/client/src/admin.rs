@@ -124,12 +124,17 @@ impl AdminClient {
                 ticket: chunk.ticket,
             }),
             instances: Vec::new(),
+            end: false,
         };
         let rest = instances.ready_chunks(LOAD_BATCH).map(move |batch| v1::LoadRequest {
             chunk: None,
             instances: batch.iter().map(|i| instance_to_wire(&schema, i)).collect(),
+            end: false,
         });
-        let stream = futures::stream::iter([first]).chain(rest);
+        // Reached only when `instances` ended by itself; a cancelled call never sends it.
+        let last = v1::LoadRequest { chunk: None, instances: Vec::new(), end: true };
+        let stream =
+            futures::stream::iter([first]).chain(rest).chain(futures::stream::iter([last]));
         let address = &self.node.endpoint().address;
         let answer = self.node.admin().load(stream).await;
         answer.map(tonic::Response::into_inner).map_err(|s| ClientError::from_status(address, s))
