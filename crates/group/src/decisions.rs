@@ -1,4 +1,4 @@
-//! Callers that wait for the backend's word on a transaction (R16).
+//! Callers that wait for the backend's word on a transaction: its decision (R16), or that it is there.
 //!
 //! Owns one waiter per undecided transaction. Filled while the transaction is journaled, emptied
 //! by `flush_events`; a waiter that went away changes nothing.
@@ -16,6 +16,9 @@ pub(crate) enum Decision {
         cause: Box<RejectCause>,
         annulled: u64,
     },
+    /// Refused for good after it was acknowledged here, or behind such a one: set aside for an
+    /// administrator (R17). The cause is that of the first.
+    SetAside(Option<Box<RejectCause>>),
     /// Nobody can tell any more: the slot was taken by another node.
     Lost,
 }

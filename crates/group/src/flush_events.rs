@@ -79,7 +79,7 @@ impl Core {
         self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
         self.rejects.changed();
         for sequence in sequences {
-            self.decisions.settle(*sequence, Decision::Lost);
+            self.decisions.settle(*sequence, Decision::SetAside(cause.cloned().map(Box::new)));
         }
         if let Some(cause) = cause {
             let (sqlstate, table, constraint) =

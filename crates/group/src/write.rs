@@ -12,7 +12,7 @@ use cachetier_journal::AppendError;
 use cachetier_model::{
     Comparison, Condition, Guard, LookupId, LookupKey, ReadPlan, RootKey, TableRead, Transaction,
 };
-use cachetier_write_through::Draft;
+use cachetier_write_through::{Draft, RejectCause};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -185,7 +185,9 @@ impl Core {
         self.visible(committed.sequence).await?;
         if let Some(decision) = decision {
             self.decided(decision).await?;
-        } else if urgent {
+        }
+        if urgent {
+            // accepted; and so that a crash of the backend cannot take it back
             let reached = self.reached(root.slot(), committed.sequence, DECISION_WAIT_MAX).await?;
             if !reached {
                 return Err(GroupError::InDoubt {
@@ -204,6 +206,7 @@ impl Core {
                 self.visible(annulled).await?;
                 Err(refusals::from_backend(&cause))
             }
+            Ok(Ok(Decision::SetAside(cause))) => Err(unknown(&set_aside(cause.as_deref()))),
             Ok(Ok(Decision::Lost)) => {
                 Err(unknown("another node took the slot before the backend decided"))
             }
@@ -213,6 +216,18 @@ impl Core {
             )),
         }
     }
+}
+
+/// Neither done nor undone: an administrator decides.
+fn set_aside(cause: Option<&RejectCause>) -> String {
+    let why = match cause {
+        Some(cause) => format!(
+            "the backend refused the transaction for good (SQLSTATE {}, table {:?}, constraint {:?})",
+            cause.sqlstate, cause.table, cause.constraint
+        ),
+        None => "the backend refused an earlier transaction of the instance for good".to_owned(),
+    };
+    format!("{why}; it was set aside until an administrator replays or discards it")
 }
 
 /// An earlier transaction of the instance is undecided: waits for the next decision of any.
@@ -230,7 +245,7 @@ async fn await_decision(settled: &mut watch::Receiver<u64>) -> Result<(), GroupE
 struct Sink<'a> {
     core: &'a Core,
     urgent: bool,
-    /// Filled when the transaction waits for the backend's decision.
+    /// Filled when the caller waits for the backend.
     decision: Mutex<Option<oneshot::Receiver<Decision>>>,
 }
 
@@ -271,7 +286,7 @@ impl Sink<'_> {
             let journal = &core.shared.journal;
             let appended = journal.append(frames::KIND_TRANSACTION, &payload);
             let sequence = appended.map_err(from_append)?.get();
-            if commit.awaits_backend {
+            if commit.awaits_backend || self.urgent {
                 *self.decision.lock() = Some(core.decisions.expect(sequence));
             }
             Ok(sequence)

@@ -13,7 +13,8 @@ pub enum FlushEvent {
         lane: u16,
         upto: u64,
         keys: Vec<(RootKey, u64)>,
-        /// Transactions in it whose callers await the backend's decision: accepted.
+        /// Transactions in it whose callers await the backend, for its decision or for the flush:
+        /// accepted.
         accepted: Vec<(RootKey, u64)>,
     },
     /// An awaited transaction (R16) was refused: it never happened. Nothing is set aside.

@@ -35,6 +35,13 @@ pub struct Pending {
     pub since: Instant,
 }
 
+impl Pending {
+    /// Somebody waits to hear what the backend made of it.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaits_backend || self.urgent
+    }
+}
+
 impl Draft {
     pub fn at(self, sequence: u64, bytes: u64) -> Pending {
         Pending {

@@ -271,7 +271,7 @@ impl Lane {
         if !sorted.kept.is_empty() {
             debug_assert!(rows > 0 || sorted.kept.iter().all(|p| p.sequence <= position));
             let keys = crate::service::last_sequences(&sorted.kept);
-            let awaited = sorted.kept.iter().filter(|p| p.awaits_backend);
+            let awaited = sorted.kept.iter().filter(|p| p.is_awaited());
             let accepted = awaited.map(|p| (p.key.clone(), p.sequence)).collect();
             let event = FlushEvent::Flushed { lane, upto: position, keys, accepted };
             self.shared.tell(event).await;

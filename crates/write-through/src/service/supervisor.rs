@@ -64,7 +64,7 @@ async fn install(shared: &Arc<Shared>, lanes: &[LaneClaim], hold: bool) {
     }
     for (lane, pending) in by_lane {
         let upto = pending.last().map_or(0, |p| p.sequence);
-        let waiting = pending.iter().filter(|p| p.awaits_backend);
+        let waiting = pending.iter().filter(|p| p.is_awaited());
         let accepted = waiting.map(|p| (p.key.clone(), p.sequence)).collect();
         let keys = last_sequences(&pending);
         shared.tell(FlushEvent::Flushed { lane, upto, keys, accepted }).await;
