@@ -7,9 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cachetier_engine::ReadAnswer;
+use cachetier_model::{ReadPlan, RootKey, SlotId, SlotSet};
 use cachetier_write_through::RejectEntry;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::calls::RejectFigure;
 use crate::core::Core;
@@ -18,6 +21,8 @@ use crate::ownership::SlotState;
 use crate::status::Problem;
 
 const POLL: Duration = Duration::from_secs(30);
+/// The longest a decision about a reject waits for the transactions behind it.
+const FOLLOWERS_WAIT: Duration = Duration::from_secs(5);
 /// Rejects counted for the status, at most.
 const COUNT_MAX: u32 = 10_000;
 
@@ -65,6 +70,13 @@ impl Core {
         if self.shared.slots.state(key.slot()) != SlotState::Serving {
             return Err(self.not_owner(key.slot()));
         }
+        if !self.is_quarantined(&key) {
+            return Err(undecided());
+        }
+        self.followers_are_aside(key.slot()).await?;
+        if self.shared.slots.state(key.slot()) != SlotState::Serving {
+            return Err(self.not_owner(key.slot()));
+        }
         let fence = self.lanes.fence(key.slot()).ok_or_else(|| GroupError::BackendAway {
             reason: "this node has no claim at the backend yet".into(),
         })?;
@@ -85,6 +97,31 @@ impl Core {
         tracing::info!(node = %self.shared.node.name, reject = id, discard, transactions,
             "reject resolved by an administrator");
         Ok(transactions)
+    }
+
+    fn is_quarantined(&self, key: &RootKey) -> bool {
+        matches!(self.engine.read(key, &ReadPlan::default()), Ok(ReadAnswer::Quarantined))
+    }
+
+    /// Waits until whatever was written to a quarantined instance before it was quarantined has
+    /// been set aside too. Nothing new can come for it meanwhile; other instances of the slot may
+    /// go on, so either the slot's queue is empty or what was appended by now has passed.
+    async fn followers_are_aside(&self, slot: SlotId) -> Result<(), GroupError> {
+        let appended = self.shared.journal.stats().appended.get();
+        let slots: SlotSet = std::iter::once(slot).collect();
+        let mut marks = self.lanes.watch();
+        let deadline = Instant::now() + FOLLOWERS_WAIT;
+        loop {
+            marks.mark_unchanged();
+            let passed = marks.borrow().confirmed_of(slot) >= appended;
+            if passed || self.lanes.backlog_of(&slots) == 0 {
+                return Ok(());
+            }
+            let changed = tokio::time::timeout_at(deadline, marks.changed()).await;
+            if !matches!(changed, Ok(Ok(()))) {
+                return Err(undecided());
+            }
+        }
     }
 
     /// Keeps the status's account.
@@ -114,6 +151,13 @@ impl Core {
                 self.shared.problems.raise("rejects", Problem::new("Rejects", message, false));
             }
         }
+    }
+}
+
+fn undecided() -> GroupError {
+    GroupError::Busy {
+        what: "transactions behind the reject that have not reached the backend yet",
+        retry_after: Duration::from_secs(1),
     }
 }
 
