@@ -49,6 +49,10 @@ pub(super) async fn build(
         shared.shutdown.clone(),
     );
     let restored = restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
+    // before the lanes run: a start that fails here must leave nothing that writes
+    if shared.notebook.schema()?.map(|s| s.version()) != Some(schema_version) {
+        shared.notebook.set_schema(&schema).await?;
+    }
     let reads = shared.config.backend.max_connections;
     let workers = reads.saturating_sub(u32::from(shared.config.write_through.lanes)).max(1);
     let core = Arc::new(Core {
@@ -75,9 +79,6 @@ pub(super) async fn build(
             restored.quarantined.iter().for_each(|key| core.engine.quarantine(key));
             *core.suspected.lock() = restored.quarantined;
         }
-    }
-    if shared.notebook.schema()?.map(|s| s.version()) != Some(schema_version) {
-        shared.notebook.set_schema(&schema).await?;
     }
     shared.spawn("slot-moves", Arc::clone(&core).move_slots());
     shared.spawn("probe", Arc::clone(&core).probe_backend());
