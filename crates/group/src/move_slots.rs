@@ -227,6 +227,12 @@ impl Core {
         slots: &SlotSet,
     ) -> Result<Released, GroupError> {
         self.shared.apply_topology(topology).await?;
+        if self.token().is_none() {
+            // without a claim it is not known what this node holds
+            return Err(GroupError::Starting {
+                reason: "this node has no claim at the backend yet".into(),
+            });
+        }
         let mut asked = slots.clone();
         let held = self.shared.topology.borrow().clone();
         asked.intersect_with(&held.map(|t| t.slots_of(taker)).unwrap_or_default());
@@ -249,7 +255,7 @@ impl Core {
                 break;
             }
         }
-        let free = self.shared.slots.look(|m| m.free_for_taker(&asked));
+        let free = self.flushed_of(self.shared.slots.look(|m| m.free_for_taker(&asked)));
         Ok(Released { slots: free, backlog: self.backlog() })
     }
 
