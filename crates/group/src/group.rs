@@ -11,7 +11,7 @@ use cachetier_model::node_config::NodeConfig;
 use cachetier_model::{
     Epoch, GroupSchema, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
 };
-use cachetier_write_through::{Backend, FlushMarks, PostgresBackend, PostgresOptions};
+use cachetier_write_through::{Backend, PostgresBackend, PostgresOptions};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -122,8 +122,11 @@ impl Group {
         shared.writes_stopped.store(true, Ordering::Release);
         if let Ok(core) = self.core() {
             let mut marks = core.lanes.watch();
-            let empty = |_: &FlushMarks| core.lanes.backlog().is_empty();
-            if tokio::time::timeout(grace, marks.wait_for(empty)).await.is_err() {
+            // the marks must not be borrowed while the queue is asked: it publishes them locked
+            let flushed = async {
+                while !core.lanes.backlog().is_empty() && marks.changed().await.is_ok() {}
+            };
+            if tokio::time::timeout(grace, flushed).await.is_err() {
                 tracing::warn!(node = %shared.node.name,
                     transactions = core.lanes.backlog().transactions,
                     "closed with unflushed transactions; they stay in the journal");
