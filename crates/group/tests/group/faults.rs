@@ -5,11 +5,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use cachetier_group::{GroupError, NoPeers, Phase};
+use cachetier_group::{
+    AnswerWhen, GroupError, KeySelector, NoPeers, Phase, ReadCall, TransactCall, Transacted,
+};
 use cachetier_model::node_config::TopologySource;
+use cachetier_model::{ReadPlan, Transaction};
 
 use crate::basics::compare;
-use crate::scene::{Node, Scene, insert_account, set_place};
+use crate::scene::{Node, Scene, entries, insert_account, root, set_place};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_that_stops_under_load_loses_nothing() {
@@ -210,6 +213,88 @@ async fn a_replayed_reject_is_applied_once_its_cause_is_gone() {
     assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 2").await, 666);
     assert_eq!(node.place(2).await, Some(666));
     node.close().await;
+}
+
+/// Writes, and waits until the backend has it.
+async fn flush_place(node: &Node, id: i64, place: i64) -> Result<Transacted, GroupError> {
+    let transaction = Transaction { guards: Vec::new(), operations: vec![set_place(place)] };
+    let (key, answer) = (KeySelector::Root(root(id)), AnswerWhen::Flushed);
+    node.group.transact(TransactCall { key, transaction, answer }).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_waits_for_the_flush_hears_of_its_refusal_and_never_of_success() {
+    let scene = Scene::new(5).await;
+    let node = scene.serving("n-0").await;
+    flush_place(&node, 1, 7).await.unwrap();
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 7);
+    let refused = flush_place(&node, 2, 666).await.unwrap_err();
+    assert!(matches!(refused, GroupError::InDoubt { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("23514"), "{refused}");
+    assert!(matches!(node.read(2).await, Err(GroupError::Quarantined)));
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r17_a_reject_is_not_decided_before_everything_behind_it_was_set_aside() {
+    let scene = Scene::new(5).await;
+    let mut config = scene.config("n-0");
+    config.write_through.lanes = 1;
+    config.write_through.max_delay_ms = 1_000;
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    for id in 1..=2 {
+        node.read(id).await.unwrap();
+    }
+    // somebody holds the row of account 2, so that what comes behind it waits
+    let holder = scene.postgres.client().await;
+    holder.batch_execute("BEGIN; SELECT 1 FROM account WHERE id = 2 FOR UPDATE").await.unwrap();
+    node.set_place(1, 666).await.unwrap();
+    node.set_place(2, 5).await.unwrap();
+    node.set_place(1, 8).await.unwrap();
+    node.until("rejected", |s| s.rejects > 0).await;
+    let id = node.group.rejects(10).await.unwrap()[0].id;
+    let early = node.group.resolve_reject(id, true).await.unwrap_err();
+    assert!(matches!(early, GroupError::Busy { .. }), "{early:?}");
+    holder.batch_execute("ROLLBACK").await.unwrap();
+    node.drained().await;
+    assert_eq!(node.group.resolve_reject(id, true).await.unwrap(), 2, "both, in one decision");
+    assert_eq!(node.place(1).await, Some(10), "as the backend has it");
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 1").await, 10);
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r25_a_node_that_leaves_a_slot_neither_bypasses_its_own_changes_nor_calls_it_free_unclaimed()
+ {
+    let scene = Scene::new(20).await;
+    let mut config = scene.config("n-0");
+    config.topology = TopologySource::Operator;
+    config.write_through.paused = true;
+    let node = Node::start(config.clone(), "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.group.started().await.unwrap();
+    let one = scene.topology(1, &["n-0"]);
+    node.group.apply_topology(one.clone()).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    let two = one.rebalanced(entries(&["n-0", "n-1"])).unwrap();
+    let given = two.slots_of("n-1");
+    let moved = (1..=20).find(|id| given.contains(root(*id).slot())).unwrap();
+    node.set_place(moved, 5).await.unwrap();
+    let released = node.group.release_slots(two.clone(), "n-1", &given).await.unwrap();
+    assert!(!released.slots.contains(root(moved).slot()), "its change is not flushed");
+    let key = KeySelector::Root(root(moved));
+    let call = ReadCall { key, plan: ReadPlan::default(), no_bypass: false };
+    let refused = node.group.bypass_read(call).await.unwrap_err();
+    assert!(matches!(refused, GroupError::SlotMoving { .. }), "{refused:?}");
+    node.crash().await;
+    // a start without the backend does not know what its writer row says
+    scene.postgres.down();
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.group.started().await.unwrap();
+    let refused = node.group.release_slots(two, "n-1", &given).await.unwrap_err();
+    assert!(matches!(refused, GroupError::Starting { .. }), "{refused:?}");
+    scene.postgres.up().await;
+    node.crash().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
