@@ -100,7 +100,9 @@ impl Admin for AdminService {
         }
         // the transport reports a cancelled stream as one that ended
         if !whole {
-            return Err(Status::cancelled("the chunk ended before it was whole; it is not counted"));
+            return Err(Status::cancelled(
+                "the chunk ended before it was whole; it is not counted",
+            ));
         }
         Ok(Response::new(answers::chunk(load.finish())))
     }
