@@ -57,11 +57,17 @@ pub fn run(args: &E2eArgs) -> Result<()> {
 /// Prepares the cluster and runs the tests.
 pub fn summary(args: &E2eArgs) -> Result<Summary> {
     let environment = prepare(args)?;
-    let mut command = workspace::cargo();
-    // the same selection of packages as all other tests, so that nothing is built twice
-    command.args(["test", "--workspace", "--no-fail-fast", "--test", "e2e_*", "--"]);
-    command.args(["--include-ignored", "--test-threads=1"]).args(&args.filters).envs(environment);
-    test::run_tests(&mut command)
+    let make = |arguments: &[String]| {
+        let mut command = workspace::cargo();
+        // the same selection of packages as all other tests, so that nothing is built twice
+        command.args(["test", "--workspace", "--no-fail-fast", "--test", "e2e_*", "--"]);
+        command.arg("--include-ignored").args(arguments).envs(&environment);
+        if !arguments.iter().any(|a| a.starts_with("--test-threads")) {
+            command.arg("--test-threads=1");
+        }
+        command
+    };
+    test::run_tests(make, &args.filters)
 }
 
 /// Everything that the tests expect to find, and how they find it.

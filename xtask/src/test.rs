@@ -45,15 +45,21 @@ pub fn run(args: &TestArgs) -> Result<()> {
     conclude(&summary)
 }
 
-/// Runs one `cargo test` and reads its results.
-pub fn run_tests(command: &mut std::process::Command) -> Result<Summary> {
-    runner::run(command)
+/// Runs one `cargo test`, made from the arguments for the test programs, and reads its results.
+pub fn run_tests(
+    make: impl Fn(&[String]) -> std::process::Command,
+    arguments: &[String],
+) -> Result<Summary> {
+    runner::run(make, arguments)
 }
 
 /// Prints the final line and fails when a test failed.
 pub fn conclude(summary: &Summary) -> Result<()> {
     for name in summary.failures() {
         println!("failed: {name}");
+    }
+    for name in &summary.unsteady {
+        println!("unsteady (failed among the others, passed alone): {name}");
     }
     println!("{summary}");
     if summary.failed > 0 {
@@ -68,13 +74,17 @@ pub fn of_levels(levels: &[Level], filters: &[String]) -> Result<Summary> {
     let servers = servers::Servers::start(levels)?;
     let mut summary = Summary::default();
     for selection in selections(levels) {
-        let mut command = workspace::cargo();
-        command.args(["test", "--workspace", "--no-fail-fast"]).args(selection.targets);
-        command.envs(servers.environment()).arg("--").args(filters);
-        if let Some(threads) = selection.threads {
-            command.arg(format!("--test-threads={threads}"));
-        }
-        summary.add(runner::run(&mut command)?);
+        let make = |arguments: &[String]| {
+            let mut command = workspace::cargo();
+            command.args(["test", "--workspace", "--no-fail-fast"]).args(&selection.targets);
+            command.envs(servers.environment()).arg("--").args(arguments);
+            let alone = arguments.iter().any(|a| a.starts_with("--test-threads"));
+            if let Some(threads) = selection.threads.filter(|_| !alone) {
+                command.arg(format!("--test-threads={threads}"));
+            }
+            command
+        };
+        summary.add(runner::run(make, filters)?);
     }
     servers.stop()?;
     Ok(summary)
