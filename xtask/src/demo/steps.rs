@@ -3,7 +3,7 @@
 use super::DemoArgs;
 use super::cluster::{Cluster, is_ready, xtask};
 use super::report::Report;
-use super::traffic::{self, Programs};
+use super::traffic::{self, Programs, RunLength};
 use crate::{process, workspace};
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -127,20 +127,21 @@ fn serve(
     programs: &Programs,
 ) -> Result<()> {
     let seconds = args.seconds;
+    let length = RunLength { subscribers: args.subscribers, seconds };
     report.step(
-        &format!("the seven transactions against PostgreSQL, {seconds} s"),
+        &format!("the seven transactions against PostgreSQL, 16 clients, {seconds} s"),
         "the driver's message above",
         |report| {
-            let run = traffic::against_backend(cluster, programs, DIRECT_DATABASE, seconds)?;
+            let run = traffic::against_backend(cluster, programs, DIRECT_DATABASE, &length)?;
             report.latency_ms.backend = run.mean_ms;
             Ok(format!("{:.0} transactions per second", run.per_second))
         },
     )?;
     report.step(
-        &format!("the same at the same rate against the cache, {seconds} s"),
+        &format!("the same clients against the cache, {seconds} s"),
         "`kubectl -n telecom describe cg hlr`",
         |report| {
-            let run = traffic::against_cache(cluster, programs, seconds)?;
+            let run = traffic::against_cache(cluster, programs, &length)?;
             report.latency_ms.cache = run.mean_ms;
             Ok(format!("{:.0} transactions per second", run.per_second))
         },
@@ -151,7 +152,7 @@ fn serve(
         |_| {
             cluster.kubectl(&["-n", "telecom", "scale", "cg/hlr", "--replicas=2"])?;
             cluster.wait_group("two ready nodes", READY, |g| is_ready(g, 2).then_some(()))?;
-            let run = traffic::against_cache(cluster, programs, seconds)?;
+            let run = traffic::against_cache(cluster, programs, &length)?;
             Ok(format!("two nodes, {:.0} transactions per second", run.per_second))
         },
     )

@@ -28,6 +28,12 @@ impl Programs {
     }
 }
 
+/// Which subscribers a timed run asks for, and for how long.
+pub struct RunLength {
+    pub subscribers: u64,
+    pub seconds: u64,
+}
+
 /// One timed run: mean latency per transaction and the rate.
 pub struct Run {
     pub mean_ms: BTreeMap<String, f64>,
@@ -64,27 +70,28 @@ pub fn against_backend(
     cluster: &Cluster,
     programs: &Programs,
     database: &str,
-    seconds: u64,
+    length: &RunLength,
 ) -> Result<Run> {
     let uri = backend_uri(cluster, "CACHETIER_PG_ADMIN", database)?;
     let mut command = cluster.program(&programs.bench);
     command.args(["run", "--target", "backend", "--backend", &uri]);
-    timed_run(command, seconds)
+    timed_run(command, length)
 }
 
-pub fn against_cache(cluster: &Cluster, programs: &Programs, seconds: u64) -> Result<Run> {
+pub fn against_cache(cluster: &Cluster, programs: &Programs, length: &RunLength) -> Result<Run> {
     let folder = client_certificate(cluster)?;
     let mut command = with_cluster_dns(cluster, &programs.bench)?;
     command.args(["run", "--target", "cache", "--server", SERVER]);
     command.arg("--tls-dir").arg(folder.path());
-    timed_run(command, seconds)
+    timed_run(command, length)
 }
 
 const SERVER: &str = "hlr-0.hlr-nodes.telecom.svc:7070";
 
-fn timed_run(mut command: Command, seconds: u64) -> Result<Run> {
+fn timed_run(mut command: Command, length: &RunLength) -> Result<Run> {
     let file = tempfile::NamedTempFile::new()?;
-    command.args(["--threads", THREADS, "--seconds", &seconds.to_string(), "--json"]);
+    command.args(["--subscribers", &length.subscribers.to_string(), "--threads", THREADS]);
+    command.args(["--seconds", &length.seconds.to_string(), "--json"]);
     process::run(command.arg(file.path()))?;
     let report: Value = serde_json::from_str(&std::fs::read_to_string(file.path())?)?;
     let transactions = report["transactions"].as_object().context("no transactions reported")?;
