@@ -21,6 +21,7 @@ use crate::calls::{
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason};
+use crate::host::{Host, Labour};
 use crate::load::ChunkLoad;
 use crate::peers::Peers;
 use crate::shared::Shared;
@@ -72,9 +73,19 @@ impl Group {
         files: Arc<dyn FileSystem>,
         shutdown: CancellationToken,
     ) -> Result<Self, GroupError> {
+        let host = Host { backend, files, labour: Labour::Threads, segment_bytes: None };
+        Self::start_on(options, host, shutdown).await
+    }
+
+    /// The same on any host.
+    pub async fn start_on(
+        options: GroupOptions,
+        host: Host,
+        shutdown: CancellationToken,
+    ) -> Result<Self, GroupError> {
         let GroupOptions { config, node, peers } = options;
         let shutdown = shutdown.child_token();
-        let shared = open::open(config, node, peers, backend, files, shutdown).await?;
+        let shared = open::open(config, node, peers, host, shutdown).await?;
         let core = Arc::new(watch::Sender::new(None));
         if shared.fenced().is_none() {
             shared.spawn("start", start::run(Arc::clone(&shared), Arc::clone(&core)));

@@ -22,6 +22,7 @@ mod evaluate;
 mod flush_events;
 mod frames;
 mod group;
+mod host;
 mod load;
 mod locate;
 mod move_slots;
@@ -51,6 +52,7 @@ pub use calls::{
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};
 pub use group::{Group, GroupOptions};
+pub use host::{Host, Labour};
 pub use load::ChunkLoad;
 pub use peers::{NoPeers, PeerError, Peers};
 pub use status::{Counters, Ended, LoadFigures, Phase, Problem, Status};

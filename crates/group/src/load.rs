@@ -77,7 +77,7 @@ impl Tickets {
 impl Core {
     pub(crate) fn begin_load(&self, call: &BeginLoad) -> Result<LoadBegun, GroupError> {
         self.shared.check_alive()?;
-        let now = Instant::now();
+        let now = tokio::time::Instant::now().into_std();
         // the ticket first: what is served when it exists is loaded under it
         let ticket = OpenTicket::open(&self.engine)?;
         let serving = self.shared.slots.serving();
@@ -186,7 +186,8 @@ impl ChunkLoad {
         };
         let mut coverage = self.core.shared.coverage.lock();
         let slots = done.then_some(&self.slots);
-        coverage.count(&self.load_id, self.chunk, &count, slots, Instant::now());
+        let now = tokio::time::Instant::now().into_std();
+        coverage.count(&self.load_id, self.chunk, &count, slots, now);
     }
 }
 

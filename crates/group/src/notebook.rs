@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::GroupError;
+use crate::host::Labour;
 
 /// Whose journal this is (R5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,11 +52,12 @@ const SCHEMA: &str = "schema";
 #[derive(Clone)]
 pub(crate) struct Notebook {
     journal: Journal,
+    labour: Labour,
 }
 
 impl Notebook {
-    pub(crate) fn new(journal: Journal) -> Self {
-        Self { journal }
+    pub(crate) fn new(journal: Journal, labour: Labour) -> Self {
+        Self { journal, labour }
     }
 
     pub(crate) fn home(&self) -> Result<Option<Home>, GroupError> {
@@ -142,11 +144,9 @@ impl Notebook {
 
     async fn write_bytes(&self, key: &'static str, bytes: Vec<u8>) -> Result<(), GroupError> {
         let journal = self.journal.clone();
-        tokio::task::spawn_blocking(move || journal.set_attribute(key, &bytes))
-            .await
-            .map_err(GroupError::internal)?
-            .map_err(|error| GroupError::Latched {
-                reason: format!("cannot note {key} in the journal: {error}").into(),
-            })
+        let noted = self.labour.run(move || journal.set_attribute(key, &bytes)).await;
+        noted.map_err(GroupError::internal)?.map_err(|error| GroupError::Latched {
+            reason: format!("cannot note {key} in the journal: {error}").into(),
+        })
     }
 }

@@ -5,15 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cachetier_journal::file_system::FileSystem;
-use cachetier_journal::{Durability, Journal, JournalOptions, Stopped};
+use cachetier_journal::{Durability, JournalOptions, Stopped};
 use cachetier_model::node_config::{self, NodeConfig};
 use cachetier_model::{NodeEntry, Topology};
-use cachetier_write_through::Backend;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::GroupError;
+use crate::host::Host;
 use crate::notebook::Notebook;
 use crate::peers::Peers;
 use crate::shared::{Board, Shared, Tally};
@@ -27,9 +26,10 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 /// A latched journal is visible in the status this long before the process is asked to end.
 const LATCH_GRACE: Duration = Duration::from_millis(500);
 
-fn journal_options(config: &NodeConfig) -> JournalOptions {
+fn journal_options(config: &NodeConfig, segment_bytes: Option<u64>) -> JournalOptions {
     let capacity_bytes = config.journal.capacity_bytes;
-    let segment_bytes = (capacity_bytes / 16).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let share = (capacity_bytes / 16).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+    let segment_bytes = segment_bytes.unwrap_or(share);
     let defaults = JournalOptions::default();
     let queue_bytes = defaults.queue_bytes.min(segment_bytes as usize / 2);
     JournalOptions {
@@ -51,14 +51,13 @@ pub(crate) async fn open(
     config: NodeConfig,
     node: NodeEntry,
     peers: Arc<dyn Peers>,
-    backend: Arc<dyn Backend>,
-    files: Arc<dyn FileSystem>,
+    host: Host,
     shutdown: CancellationToken,
 ) -> Result<Arc<Shared>, GroupError> {
-    let options = journal_options(&config);
+    let Host { backend, files, labour, segment_bytes } = host;
+    let options = journal_options(&config, segment_bytes);
     let directory = config.journal.directory.clone();
-    let opened =
-        tokio::task::spawn_blocking(move || Journal::open(files, &directory, options)).await;
+    let opened = labour.open_journal(files, directory, options).await;
     let (journal, recovery) = opened.map_err(GroupError::internal)?.map_err(|error| {
         GroupError::Latched { reason: format!("the journal cannot be opened: {error}").into() }
     })?;
@@ -66,7 +65,8 @@ pub(crate) async fn open(
         generation = recovery.generation, frames = recovery.frames, clean = recovery.clean,
         torn_bytes = recovery.torn_bytes, "journal opened");
     let shared = Arc::new(Shared {
-        notebook: Notebook::new(journal.clone()),
+        notebook: Notebook::new(journal.clone(), labour),
+        labour,
         config,
         node,
         peers,

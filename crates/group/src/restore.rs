@@ -6,7 +6,6 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use cachetier_engine::Engine;
 use cachetier_journal::{Journal, JournalError, Sequence};
@@ -15,9 +14,11 @@ use cachetier_write_through::service::lane_of;
 use cachetier_write_through::{Pending, Replay, ReplayError, WriteThrough};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::error::GroupError;
 use crate::frames::{self, Payload, TransactionFrame};
+use crate::host::Labour;
 use crate::status::Problem;
 
 /// Sequences of transactions that never happened, of the frames still in the journal.
@@ -148,7 +149,7 @@ fn to_pending(sequence: u64, frame: TransactionFrame, bytes: u64) -> Pending {
         awaits_backend: frame.awaits_backend,
         urgent: false,
         bytes: bytes * 2,
-        since: Instant::now(),
+        since: Instant::now().into_std(),
     }
 }
 
@@ -170,6 +171,7 @@ fn too_old() -> Problem {
 pub(crate) struct JournalReplay {
     pub journal: Journal,
     pub annulled: Annulled,
+    pub labour: Labour,
 }
 
 impl Replay for JournalReplay {
@@ -181,11 +183,9 @@ impl Replay for JournalReplay {
     ) -> BoxFuture<'_, Result<Vec<Pending>, ReplayError>> {
         let (journal, annulled) = (self.journal.clone(), Arc::clone(&self.annulled));
         Box::pin(async move {
-            tokio::task::spawn_blocking(move || {
-                read_again(&journal, &annulled, after, upto, bytes_max)
-            })
-            .await
-            .unwrap_or_else(|error| Err(ReplayError::Failed(error.to_string())))
+            let read =
+                self.labour.run(move || read_again(&journal, &annulled, after, upto, bytes_max));
+            read.await.unwrap_or_else(|error| Err(ReplayError::Failed(error.to_string())))
         })
     }
 }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::coverage::Coverage;
 use crate::error::GroupError;
+use crate::host::Labour;
 use crate::notebook::Notebook;
 use crate::peers::Peers;
 use crate::slots::Slots;
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub peers: Arc<dyn Peers>,
     pub backend: Arc<dyn Backend>,
     pub journal: Journal,
+    pub labour: Labour,
     pub generation: u32,
     pub notebook: Notebook,
     pub slots: Slots,

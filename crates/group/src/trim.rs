@@ -44,6 +44,11 @@ impl Kept {
     }
 }
 
+/// Tokio's clock, which a simulator can hold.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 impl Core {
     pub(crate) async fn trim_journal(self: Arc<Self>) {
         let keep = Duration::from_secs(self.shared.config.journal.keep_flushed_seconds);
@@ -54,11 +59,11 @@ impl Core {
                 () = self.shared.shutdown.cancelled() => return,
                 () = tokio::time::sleep(INTERVAL) => {}
             }
-            self.tickets.expire(Instant::now());
+            self.tickets.expire(now());
             let marks = self.lanes.marks();
             let stats = self.shared.journal.stats();
             let in_need = stats.bytes > stats.capacity_bytes / 100 * FULL_PERCENT;
-            let due = kept.due(Instant::now(), marks.trimmable, keep, in_need);
+            let due = kept.due(now(), marks.trimmable, keep, in_need);
             let positions: Vec<u64> =
                 marks.lanes.iter().map(|l| l.position.min(l.confirmed)).collect();
             // noted before anything is trimmed: a start with the backend away begins there

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
+use tokio::sync::Notify;
 
 use crate::format::MARK_BYTES;
 use crate::format::frame::{KIND_MARK, Seed, encode_frame, frame_bytes};
@@ -36,6 +37,8 @@ pub(crate) struct Buffer {
     payload_bytes_max: usize,
     state: Mutex<State>,
     woken: Condvar,
+    /// The same for a writer that is a task.
+    woken_task: Notify,
 }
 
 /// Everything under the one lock. Appenders and the writer read and write it.
@@ -93,6 +96,7 @@ impl Buffer {
                 writer_waits: false,
             }),
             woken: Condvar::new(),
+            woken_task: Notify::new(),
         }
     }
 
@@ -131,7 +135,7 @@ impl Buffer {
         let wake = state.writer_waits;
         drop(state);
         if wake {
-            self.woken.notify_one();
+            self.wake();
         }
         Ok(sequence)
     }
@@ -203,13 +207,18 @@ impl Buffer {
         state.stopped.get_or_insert(stopped);
         state.signalled = true;
         drop(state);
-        self.woken.notify_one();
+        self.wake();
     }
 
     /// Wakes the writer for something other than a frame.
     pub fn signal(&self) {
         self.state.lock().signalled = true;
+        self.wake();
+    }
+
+    fn wake(&self) {
         self.woken.notify_one();
+        self.woken_task.notify_one();
     }
 
     /// Waits for a signal, for frames where `for_frames` says so, or until `until`.
@@ -228,6 +237,30 @@ impl Buffer {
                 break;
             }
         }
+        state.writer_waits = false;
+        state.signalled = false;
+    }
+
+    /// As [`Buffer::wait`], for a writer that is a task and lives by tokio's clock.
+    pub async fn wait_as_task(&self, for_frames: bool, until: Option<Instant>) {
+        loop {
+            {
+                let mut state = self.state.lock();
+                if state.signalled || for_frames && !state.chunks.is_empty() {
+                    break;
+                }
+                state.writer_waits = for_frames;
+            }
+            let woken = self.woken_task.notified();
+            let Some(until) = until.map(tokio::time::Instant::from_std) else {
+                woken.await;
+                continue;
+            };
+            if tokio::time::timeout_at(until, woken).await.is_err() {
+                break;
+            }
+        }
+        let mut state = self.state.lock();
         state.writer_waits = false;
         state.signalled = false;
     }

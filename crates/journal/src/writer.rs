@@ -131,6 +131,20 @@ impl JournalDriver {
         &self.shared
     }
 
+    /// Takes turns until the journal is closed or latched, as a task on tokio's clock: no thread,
+    /// so that a simulator has every step in its hands.
+    pub async fn run_as_task(mut self) {
+        loop {
+            match self.turn(tokio::time::Instant::now().into_std()) {
+                Turn::Again => tokio::task::yield_now().await,
+                Turn::Idle { for_frames, until } => {
+                    self.shared.buffer.wait_as_task(for_frames, until).await;
+                }
+                Turn::Done => return,
+            }
+        }
+    }
+
     /// One commit, or one piece of housekeeping. Blocks only on I/O.
     pub fn turn(&mut self, now: Instant) -> Turn {
         if self.done {

@@ -52,7 +52,7 @@ impl Draft {
             awaits_backend: self.awaits_backend,
             urgent: self.urgent,
             bytes,
-            since: Instant::now(),
+            since: tokio::time::Instant::now().into_std(),
         }
     }
 }

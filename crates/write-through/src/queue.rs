@@ -172,7 +172,7 @@ impl Queue {
     pub(crate) fn take(&self, lane: u16, synced: u64, limits: TakeLimits) -> Taken {
         let mut inner = self.inner.lock();
         match inner.lanes.get_mut(usize::from(lane)) {
-            Some(queue) => queue.take(synced, limits, Instant::now()),
+            Some(queue) => queue.take(synced, limits, now()),
             None => Taken::Nothing,
         }
     }
@@ -246,6 +246,11 @@ impl Queue {
     }
 }
 
+/// Tokio's clock, which a simulator can hold.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 /// The lane of a slot in a lane map of `lanes` lanes. Part of the bookkeeping's meaning.
 pub fn lane_of(slot: SlotId, lanes: u16) -> u16 {
     slot.number() % lanes.max(1)
@@ -312,7 +317,7 @@ impl Inner {
 
     fn backlog(&self) -> Backlog {
         let mut backlog = Backlog { bytes: self.bytes, ..Backlog::default() };
-        let now = Instant::now();
+        let now = now();
         let age = |since: Instant| now.saturating_duration_since(since);
         backlog.transactions = self.by_slot.iter().map(|n| u64::from(*n)).sum();
         let staged = self.staged.front().map(|p| age(p.since));

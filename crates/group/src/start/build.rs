@@ -38,7 +38,11 @@ pub(super) async fn build(
     };
     let staged_after = positions.iter().copied().min().unwrap_or(0);
     let annulled = Annulled::default();
-    let replay = JournalReplay { journal: shared.journal.clone(), annulled: Arc::clone(&annulled) };
+    let replay = JournalReplay {
+        journal: shared.journal.clone(),
+        annulled: Arc::clone(&annulled),
+        labour: shared.labour,
+    };
     let (lanes, events) = WriteThrough::start(
         WriteThroughOptions::from_config(&shared.config, &shared.node.name),
         Arc::clone(&shared.backend),
@@ -97,12 +101,13 @@ async fn restore(
 ) -> Result<Restored, Stop> {
     let (journal, engine) = (shared.journal.clone(), Arc::clone(engine));
     let (lanes, annulled) = (lanes.clone(), Arc::clone(annulled));
-    let restored = tokio::task::spawn_blocking(move || {
+    let restored = shared.labour.run(move || {
         let tail = Tail { journal: &journal, positions: &positions, schema_version };
         tail.restore(&engine, &lanes, &annulled)
-    })
-    .await
-    .map_err(|error| Problem::new("JournalUnreadable", error.to_string(), true))??;
+    });
+    let restored = restored
+        .await
+        .map_err(|error| Problem::new("JournalUnreadable", error.to_string(), true))??;
     if restored.transactions > 0 {
         tracing::info!(node = %shared.node.name, transactions = restored.transactions,
             bytes = restored.bytes, "unflushed transactions are back from the journal");
