@@ -18,6 +18,7 @@ mod pipeline;
 mod route;
 mod selector;
 mod server;
+mod workers;
 
 pub use listener::bind;
-pub use server::Server;
+pub use server::Services;

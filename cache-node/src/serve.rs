@@ -5,7 +5,7 @@
 
 use crate::metrics::{Metrics, RpcMetrics};
 use crate::peers::NodePeers;
-use crate::rpc::{self, Server};
+use crate::rpc::{self, Services};
 use crate::snapshot::{self, Snapshot};
 use anyhow::{Context, bail};
 use cachetier_group::{Ended, Group, GroupError, GroupOptions};
@@ -45,7 +45,7 @@ pub async fn run(process: Process, shutdown: CancellationToken) -> anyhow::Resul
     let group = Group::start(options, stop.clone()).await.context("starting the group")?;
     let (cell, snapshot) = snapshot::cell();
     let rpc_metrics = RpcMetrics::default();
-    let server = Server {
+    let services = Services {
         group: group.clone(),
         group_name: config.group.name.clone(),
         peers: peers.clone(),
@@ -55,7 +55,7 @@ pub async fn run(process: Process, shutdown: CancellationToken) -> anyhow::Resul
     };
     let mut tasks = Tasks::new(stop.clone());
     let bound = rpc::bind(&config.listen.grpc, config.tls.as_ref()).await?;
-    tasks.spawn("grpc", bound.serve(server, stop.clone()));
+    tasks.spawn("grpc", bound.serve(services, stop.clone()));
     let metrics = Metrics { group: group.clone(), snapshot: snapshot.clone(), rpc: rpc_metrics };
     let admin = admin_endpoint(metrics, &snapshot).bind(&config.listen.admin).await?;
     tasks.spawn("admin", admin.serve(stop.clone()));

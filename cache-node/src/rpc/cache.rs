@@ -4,7 +4,7 @@ use super::authorize::{Act, authorize};
 use super::pipeline;
 use super::route::Route;
 use super::{answers, errors};
-use crate::metrics::RpcMetrics;
+use crate::metrics::{Method, RpcMetrics};
 use cachetier_client::convert::topology_to_wire;
 use cachetier_proto::v1;
 use cachetier_proto::v1::cache_server::Cache;
@@ -30,7 +30,7 @@ impl CacheService {
     pub async fn read_one(&self, request: v1::ReadRequest) -> Result<v1::ReadResponse, Status> {
         let started = Instant::now();
         let answer = self.route.read(request).await;
-        self.metrics.answered("Read", errors::outcome(&answer), started.elapsed());
+        self.metrics.answered(Method::Read, errors::outcome(&answer), started.elapsed());
         answer
     }
 
@@ -40,7 +40,7 @@ impl CacheService {
     ) -> Result<v1::TransactResponse, Status> {
         let started = Instant::now();
         let answer = self.route.transact(request).await;
-        self.metrics.answered("Transact", errors::outcome(&answer), started.elapsed());
+        self.metrics.answered(Method::Transact, errors::outcome(&answer), started.elapsed());
         answer
     }
 }

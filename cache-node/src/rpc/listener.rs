@@ -1,13 +1,17 @@
-//! Accepts connections: TCP without Nagle's delay, then TLS, then who it is.
+//! Accepts connections: TCP without Nagle's delay, then, on the worker they are handed to, TLS and
+//! who it is.
 //!
-//! Owns the listening socket. A slow or broken handshake holds up nobody else; the number of
-//! handshakes and of connections waiting for the server is bounded.
+//! Owns the listening socket and the workers. The number of handshakes and of connections waiting
+//! for a worker is bounded.
 
 use super::authorize::{Caller, Role};
 use super::certificates::{CertificateError, Certificates};
-use super::server::{self, Server};
+use super::server::{Server, Services};
+use super::workers::{self, Accepted};
 use cachetier_client::tls::PemIdentity;
 use cachetier_model::node_config::TlsConfig;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,15 +19,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
-
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-const HANDSHAKES_MAX: usize = 256;
-const ACCEPTED_MAX: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
@@ -35,6 +34,10 @@ pub enum ListenError {
     Certificates(#[from] CertificateError),
     #[error("the gRPC server stopped")]
     Serve(#[source] tonic::transport::Error),
+    #[error("cannot start a serving thread")]
+    Worker(#[source] std::io::Error),
+    #[error("a serving thread ended unexpectedly")]
+    WorkerLost,
     #[error("the reflection service cannot be built")]
     Reflection(#[source] tonic_reflection::server::Error),
 }
@@ -61,8 +64,7 @@ pub async fn bind(address: &str, tls: Option<&TlsConfig>) -> Result<BoundServer,
 
 impl BoundServer {
     /// Answers until `stop`; open calls get a moment to end.
-    pub async fn serve(self, server: Server, stop: CancellationToken) -> Result<(), ListenError> {
-        let (accepted, incoming) = mpsc::channel(ACCEPTED_MAX);
+    pub async fn serve(self, services: Services, stop: CancellationToken) -> Result<(), ListenError> {
         let Self { listener, tls } = self;
         let (certificates, renewal) = match tls {
             Some((certificates, seen)) => {
@@ -77,54 +79,68 @@ impl BoundServer {
                 None => stop.cancelled().await,
             }
         };
-        let accepting = accept(listener, certificates, accepted, stop.clone());
-        let serving = server::serve(server, ReceiverStream::new(incoming), stop.clone());
-        let (served, (), ()) = tokio::join!(serving, accepting, renewal);
-        served
+        let (server, health) = Server::new(services, stop.clone())?;
+        let (mut entrances, mut ends) = (Vec::new(), FuturesUnordered::new());
+        for number in 0..workers::count() {
+            let worker = workers::start(number, server.clone(), certificates.clone(), stop.clone());
+            let worker = worker.map_err(ListenError::Worker)?;
+            entrances.push(worker.accepted);
+            ends.push(worker.ended);
+        }
+        let serving = async {
+            while let Some(ended) = ends.next().await {
+                ended.unwrap_or(Err(ListenError::WorkerLost))?;
+            }
+            Ok(())
+        };
+        let beside = async { tokio::join!(accept(listener, entrances, stop.clone()), renewal, health) };
+        tokio::pin!(serving, beside);
+        tokio::select! {
+            served = &mut serving => served,
+            _ = &mut beside => serving.await,
+        }
     }
 }
 
+/// Hands connections to the workers in turn.
 async fn accept(
     listener: TcpListener,
-    certificates: Option<Arc<Certificates>>,
-    accepted: mpsc::Sender<std::io::Result<NodeStream>>,
+    workers: Vec<mpsc::Sender<Accepted>>,
     stop: CancellationToken,
 ) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let mut turns = workers.iter().cycle();
     loop {
         let arrived = tokio::select! {
             () = stop.cancelled() => return,
             arrived = listener.accept() => arrived,
         };
-        let (stream, address) = match arrived {
-            Ok(arrived) => arrived,
+        let arrived = arrived.and_then(|(stream, address)| {
+            stream.set_nodelay(true)?;
+            Ok(Accepted { stream: stream.into_std()?, address })
+        });
+        match arrived {
+            Ok(arrived) => {
+                let Some(worker) = turns.next() else { return };
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    // a worker that ended ends the server, see `serve`
+                    sent = worker.send(arrived) => drop(sent),
+                }
+            }
             Err(error) => {
                 // out of file descriptors, or a connection that was reset while it waited
                 tracing::warn!(%error, "connection not accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
             }
-        };
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
-        let (accepted, certificates) = (accepted.clone(), certificates.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
-            let connect = establish(stream, certificates);
-            match tokio::time::timeout(HANDSHAKE_TIMEOUT, connect).await {
-                // The receiver is gone only when the server stops.
-                Ok(Ok(stream)) => drop(accepted.send(Ok(stream)).await),
-                Ok(Err(error)) => tracing::debug!(%address, %error, "handshake failed"),
-                Err(_) => tracing::debug!(%address, "handshake timed out"),
-            }
-        });
+        }
     }
 }
 
-async fn establish(
+/// TLS, then who it is.
+pub(super) async fn establish(
     stream: TcpStream,
     certificates: Option<Arc<Certificates>>,
 ) -> std::io::Result<NodeStream> {
-    stream.set_nodelay(true)?;
     let Some(certificates) = certificates else {
         // Without TLS everybody is trusted; said loudly at the start.
         return Ok(NodeStream {

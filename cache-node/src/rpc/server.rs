@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
@@ -29,7 +30,7 @@ const STREAMS_PER_CONNECTION_MAX: u32 = 4_096;
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
 /// What the services work on.
-pub struct Server {
+pub struct Services {
     pub group: Group,
     /// `namespace/name`, for `Describe`.
     pub group_name: String,
@@ -39,49 +40,64 @@ pub struct Server {
     pub metrics: RpcMetrics,
 }
 
-/// Answers on the connections that come in until `stop`.
-pub async fn serve(
-    server: Server,
-    incoming: ReceiverStream<std::io::Result<NodeStream>>,
-    stop: CancellationToken,
-) -> Result<(), ListenError> {
-    let Server { group, group_name, peers, bypass, snapshot, metrics } = server;
-    let forwarder = Forwarder::new(peers);
-    let route = Route { group: group.clone(), forwarder, bypass, metrics: metrics.clone() };
-    let cache = CacheService {
-        route: Arc::new(route),
-        metrics,
-        group_name: group_name.into(),
-        stop: stop.clone(),
-    };
-    let (reporter, health) = tonic_health::server::health_reporter();
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(DESCRIPTORS)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .map_err(ListenError::Reflection)?;
-    let serving = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
-        .http2_keepalive_interval(Some(Duration::from_secs(10)))
-        .http2_keepalive_timeout(Some(Duration::from_secs(10)))
-        .add_service(CacheServer::new(cache).max_decoding_message_size(MAX_MESSAGE_BYTES))
-        .add_service(
-            AdminServer::new(AdminService { group: group.clone() })
-                .max_decoding_message_size(MAX_MESSAGE_BYTES),
-        )
-        .add_service(PeerServer::new(PeerService { group }))
-        .add_service(health)
-        .add_service(reflection)
-        .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-    let bounded = async {
+/// The services put together; clones share them.
+#[derive(Clone)]
+pub struct Server {
+    routes: Routes,
+}
+
+impl Server {
+    /// The server, and the task that keeps the health service up to date until `stop`.
+    pub fn new(
+        services: Services,
+        stop: CancellationToken,
+    ) -> Result<(Self, impl Future<Output = ()>), ListenError> {
+        let Services { group, group_name, peers, bypass, snapshot, metrics } = services;
+        let forwarder = Forwarder::new(peers);
+        let route = Route { group: group.clone(), forwarder, bypass, metrics: metrics.clone() };
+        let cache = CacheService {
+            route: Arc::new(route),
+            metrics,
+            group_name: group_name.into(),
+            stop: stop.clone(),
+        };
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let reflection = tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            .build_v1()
+            .map_err(ListenError::Reflection)?;
+        let mut routes = Routes::builder();
+        routes
+            .add_service(CacheServer::new(cache).max_decoding_message_size(MAX_MESSAGE_BYTES))
+            .add_service(
+                AdminServer::new(AdminService { group: group.clone() })
+                    .max_decoding_message_size(MAX_MESSAGE_BYTES),
+            )
+            .add_service(PeerServer::new(PeerService { group }))
+            .add_service(health)
+            .add_service(reflection);
+        let server = Self { routes: routes.routes().prepare() };
+        Ok((server, health::follow(reporter, snapshot, stop)))
+    }
+
+    /// Answers on the connections that come in until `stop`.
+    pub async fn serve(
+        self,
+        incoming: ReceiverStream<std::io::Result<NodeStream>>,
+        stop: CancellationToken,
+    ) -> Result<(), ListenError> {
+        let serving = tonic::transport::Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION_MAX)
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(10)))
+            .add_routes(self.routes)
+            .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
         tokio::select! {
-            served = serving => served,
+            served = serving => served.map_err(ListenError::Serve),
             () = async { stop.cancelled().await; tokio::time::sleep(STOP_GRACE).await } => Ok(()),
         }
-    };
-    let follow = health::follow(reporter, snapshot, stop.clone());
-    let (served, ()) = tokio::join!(bounded, follow);
-    served.map_err(ListenError::Serve)
+    }
 }
