@@ -25,8 +25,9 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     cachetier_runtime::install_crypto_provider();
     cachetier_runtime::telemetry::init(log_format, &log_filter)?;
     let work = async {
-        let config = args::load_config(&config).with_context(|| format!("reading {config:?}"))?;
+        // first of all: the first process of a container gets no signal that it has not asked for
         let shutdown = cachetier_runtime::shutdown::on_signals()?;
+        let config = args::load_config(&config).with_context(|| format!("reading {config:?}"))?;
         match command {
             None => {
                 let name = node_name.map_or_else(args::hostname, Ok)?;

@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 /// How long background tasks get to end once the group is closed.
 const STOP_GRACE: Duration = Duration::from_secs(5);
+/// How long a stopping node waits for a backend that does not answer. What is left is replayed.
+const AWAY_GRACE: Duration = Duration::from_secs(2);
 
 /// What a process is started with.
 pub struct Process {
@@ -42,7 +44,14 @@ pub async fn run(process: Process, shutdown: CancellationToken) -> anyhow::Resul
     // cancelled only after the group is closed: reads are answered while the queue drains
     let stop = CancellationToken::new();
     let options = GroupOptions { config: config.clone(), node, peers: peers.clone() };
-    let group = Group::start(options, stop.clone()).await.context("starting the group")?;
+    let group = tokio::select! {
+        started = Group::start(options, stop.clone()) => started.context("starting the group")?,
+        () = shutdown.cancelled() => {
+            // nothing was accepted yet, and a journal that is being read is left as it is
+            tracing::info!("stopped before the start");
+            return Ok(());
+        }
+    };
     let (cell, snapshot) = snapshot::cell();
     let rpc_metrics = RpcMetrics::default();
     let services = Services {
@@ -79,7 +88,8 @@ async fn close_at(
         () = shutdown.cancelled() => None,
         () = stop.cancelled() => None,
     };
-    group.close(grace).await;
+    let reachable = group.status().await.backend_reachable;
+    group.close(if reachable { grace } else { grace.min(AWAY_GRACE) }).await;
     tracing::info!("group closed");
     stop.cancel();
     match ended {

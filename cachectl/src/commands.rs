@@ -13,12 +13,13 @@ mod tx_file;
 
 use crate::arguments::{Arguments, Command};
 use crate::exit::Exit;
+use crate::output;
 use crate::reach::Reach;
 use anyhow::Result;
 use clap::CommandFactory;
 
 pub async fn run(arguments: Arguments) -> Result<Exit> {
-    let Arguments { reach, output, command } = arguments;
+    let Arguments { reach, output: format, command } = arguments;
     // Commands that need no group.
     let command = match command {
         Command::Ddl(arguments) => {
@@ -27,21 +28,23 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         }
         Command::Completion { shell } => {
             let mut line = Arguments::command();
-            clap_complete::generate(shell, &mut line, "cachectl", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut line, "cachectl", &mut script);
+            output::whole(&script);
             return Ok(Exit::Done);
         }
         other => other,
     };
     let reach = Reach::open(&reach).await?;
     match command {
-        Command::Get(arguments) => get::run(&reach, &arguments, output).await,
-        Command::Tx(arguments) => tx::run(&reach, &arguments, output).await,
-        Command::Status => status::run(&reach, output).await,
-        Command::Compare(arguments) => compare::run(&reach, &arguments, output).await,
-        Command::Load(arguments) => load::run(&reach, &arguments, output).await,
-        Command::Drain(arguments) => drain::run(&reach, &arguments, output).await,
-        Command::Rejects(command) => rejects::run(&reach, &command, output).await,
-        Command::Topology => topology::run(&reach, output).await,
+        Command::Get(arguments) => get::run(&reach, &arguments, format).await,
+        Command::Tx(arguments) => tx::run(&reach, &arguments, format).await,
+        Command::Status => status::run(&reach, format).await,
+        Command::Compare(arguments) => compare::run(&reach, &arguments, format).await,
+        Command::Load(arguments) => load::run(&reach, &arguments, format).await,
+        Command::Drain(arguments) => drain::run(&reach, &arguments, format).await,
+        Command::Rejects(command) => rejects::run(&reach, &command, format).await,
+        Command::Topology => topology::run(&reach, format).await,
         Command::Ddl(_) | Command::Completion { .. } => Ok(Exit::Done),
     }
 }

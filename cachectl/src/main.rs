@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     match commands::run(arguments).await {
         Ok(exit) => exit.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::complain(format_args!("{error:#}"));
             exit::Exit::of_error(&error).into()
         }
     }

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use comfy_table::{Table, presets};
-use serde_json::Value;
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
 use std::fmt::Arguments;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 
 pub fn table<I, T>(header: I) -> Table
 where
@@ -20,8 +21,28 @@ where
 
 /// One line to standard output. A reader that has seen enough (`| head`) ends the program quietly.
 pub fn line(text: Arguments<'_>) {
-    if writeln!(std::io::stdout().lock(), "{text}").is_err() {
-        std::process::exit(0);
+    done(writeln!(io::stdout().lock(), "{text}"));
+}
+
+/// The same, of text that is made as a whole.
+pub fn whole(text: &[u8]) {
+    let mut out = io::stdout().lock();
+    done(out.write_all(text).and_then(|()| out.flush()));
+}
+
+/// A failure of the program, to standard error, which may be closed too.
+pub fn complain(text: Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "error: {text}");
+}
+
+fn done(written: io::Result<()>) {
+    match written {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => {
+            complain(format_args!("writing to standard output: {error}"));
+            std::process::exit(1);
+        }
     }
 }
 
@@ -29,9 +50,23 @@ pub fn print_table(table: &Table) {
     say!("{}", table.trim_fmt());
 }
 
-pub fn print_json(value: &Value) -> Result<()> {
+pub fn print_json(value: &impl Serialize) -> Result<()> {
     say!("{}", serde_json::to_string_pretty(value)?);
     Ok(())
+}
+
+/// A JSON object that keeps the order of its fields: columns stand as the table has them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fields<T>(pub Vec<(String, T)>);
+
+impl<T: Serialize> Serialize for Fields<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(self.0.len()))?;
+        for (name, value) in &self.0 {
+            map.serialize_entry(name, value)?;
+        }
+        map.end()
+    }
 }
 
 /// `3.2 GiB`.
@@ -63,6 +98,12 @@ pub fn seconds(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fields_keep_their_order() {
+        let fields = Fields(vec![("s_id".to_owned(), 1), ("bit_2".to_owned(), 0)]);
+        assert_eq!(serde_json::to_string(&fields).unwrap(), r#"{"s_id":1,"bit_2":0}"#);
+    }
 
     #[test]
     fn sizes_and_durations_read_like_a_person_says_them() {

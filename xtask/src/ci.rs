@@ -148,10 +148,9 @@ fn e2e_stage(args: &CiArgs, summary: &mut Summary) -> Result<()> {
 /// What is too long for every change: dependency rules with their tool built, ignored tests of the
 /// crates, and the whole catalogue of scenarios.
 pub fn nightly() -> Result<()> {
-    if !lint::deny_installed() {
-        process::run(workspace::cargo().args(["install", "--locked", "--quiet", "cargo-deny"]))?;
-    }
+    lint::install_deny()?;
     lint::deny()?;
+    lint::advisories()?;
     process::run(workspace::cargo().args([
         "test",
         "--workspace",

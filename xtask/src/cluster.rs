@@ -221,15 +221,25 @@ impl Alone {
             Alone::Backend => "tests-backend",
             Alone::ControlPlane => "tests-control-plane",
         };
-        RunDir::at(format!("{DEFAULT_RUN_DIR}-{name}"))
+        RunDir::at(format!("{DEFAULT_RUN_DIR}-{name}")).tied()
     }
 }
 
-/// Starts one part in its own run folder; gives its variables.
-pub fn start_alone(part: Alone) -> Result<BTreeMap<&'static str, String>> {
+/// A part that runs for tests, for as long as nobody stops it.
+pub struct Running {
+    pub part: Alone,
+    pub variables: BTreeMap<&'static str, String>,
+    /// Other test runs on this machine wait.
+    _lock: std::fs::File,
+}
+
+/// Starts one part in its own run folder, after what an earlier run that was killed left there.
+pub fn start_alone(part: Alone) -> Result<Running> {
     need_root()?;
     let run = part.run_dir();
+    let tests = daemon::lock_for_tests(&run)?;
     let _lock = daemon::lock(&run)?;
+    teardown::run(&run, false)?;
     let alone = part == Alone::ControlPlane;
     let port_base = Some(if alone { layout::TEST_PORT_BASE } else { layout::TEST_PORT_BASE + 10 });
     let args = UpArgs {
@@ -240,7 +250,7 @@ pub fn start_alone(part: Alone) -> Result<BTreeMap<&'static str, String>> {
         ..UpArgs::default()
     };
     start::up(&run, &args)?;
-    environment::variables(&run)
+    Ok(Running { part, variables: environment::variables(&run)?, _lock: tests })
 }
 
 /// Stops what [`start_alone`] started.

@@ -75,6 +75,8 @@ pub fn prepare(args: &E2eArgs) -> Result<BTreeMap<&'static str, String>> {
     cluster::ensure_up(args.existing)?;
     if !args.no_build {
         image::run(&image::ImageArgs::load(args.profile()))?;
+    } else {
+        image::load_built(args.profile(), args.existing)?;
     }
     let mut environment = cluster::variables()?;
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use archive::{Image, Layer};
 use clap::Args;
 
@@ -17,6 +17,8 @@ use crate::{cluster, process, workspace};
 
 /// Name and tag by which the chart finds the image.
 pub const TAG: &str = "cachetier.dev/cachetier:dev";
+/// Where the archive goes, from the root of the tree.
+const ARCHIVE: &str = "out/cachetier-image.tar";
 /// Number of the user and group that all programs run as.
 const USER: u32 = 65532;
 const PROGRAMS: [&str; 3] = ["operator", "cache-node", "cachectl"];
@@ -45,7 +47,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     build(&args.profile)?;
     let output = match &args.output {
         Some(path) => path.clone(),
-        None => workspace::root().join("out/cachetier-image.tar"),
+        None => workspace::root().join(ARCHIVE),
     };
     let digest = pack(&programs_dir(&args.profile), &output)?;
     let size = fs::metadata(&output)?.len() / (1 << 20);
@@ -54,6 +56,24 @@ pub fn run(args: &ImageArgs) -> Result<()> {
         cluster::load_image(&output)?;
         println!("loaded into the cluster's nodes");
     }
+    Ok(())
+}
+
+/// Takes what was built before: checks that the programs are there, and loads the image. A cluster
+/// that is not ours pulls it from where its owner put it.
+pub fn load_built(profile: &str, existing: bool) -> Result<()> {
+    let again = format!("without --no-build, or `cargo xtask image --profile {profile}` first");
+    for name in ["cachectl", "bench"] {
+        let program = programs_dir(profile).join(name);
+        ensure!(program.exists(), "{} is not built: {again}", program.display());
+    }
+    if existing {
+        return Ok(());
+    }
+    let archive = workspace::root().join(ARCHIVE);
+    ensure!(archive.exists(), "there is no image {}: {again}", archive.display());
+    cluster::load_image(&archive)?;
+    println!("loaded {} into the cluster's nodes", archive.display());
     Ok(())
 }
 

@@ -19,11 +19,35 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Licences, bans, sources; and advisories where their database can be fetched.
+/// Version of cargo-deny that the pinned compiler builds and that reads `deny.toml`.
+const DENY_VERSION: &str = "0.20.2";
+/// What cargo-deny says when it is offline.
+const NO_DATABASE: &str = "failed to fetch advisory database";
+
+/// Licences, bans and sources: what the tree alone decides.
 pub fn deny() -> Result<()> {
     process::run(workspace::cargo().args(["deny", "check", "licenses", "bans", "sources"]))
 }
 
-pub fn deny_installed() -> bool {
+/// Known faults of dependencies, from a database on the net; offline it is said and no failure.
+pub fn advisories() -> Result<()> {
+    match process::capture(workspace::cargo().args(["deny", "check", "advisories"])) {
+        Err(error) if error.to_string().contains(NO_DATABASE) => {
+            println!("lint: advisories were not checked: their database cannot be fetched");
+            Ok(())
+        }
+        checked => checked.map(drop),
+    }
+}
+
+pub fn install_deny() -> Result<()> {
+    if deny_installed() {
+        return Ok(());
+    }
+    let install = ["install", "--locked", "--quiet", "cargo-deny", "--version", DENY_VERSION];
+    process::run(workspace::cargo().args(install)).context("installing cargo-deny")
+}
+
+fn deny_installed() -> bool {
     process::attempt(workspace::cargo().args(["deny", "--version"]))
 }

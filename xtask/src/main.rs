@@ -17,6 +17,7 @@ mod process;
 mod scenarios;
 mod test;
 mod tidy;
+mod torture;
 mod workspace;
 
 use std::process::ExitCode;
@@ -60,6 +61,8 @@ enum Command {
     Cluster(cluster::ClusterArgs),
     /// Run a benchmark, optimised
     Bench(bench::BenchArgs),
+    /// Kill, freeze and cut off real processes under load; nothing acknowledged may be lost
+    Torture(torture::TortureArgs),
 }
 
 fn main() -> ExitCode {
@@ -76,6 +79,7 @@ fn main() -> ExitCode {
         Command::Image(args) => image::run(&args),
         Command::Cluster(args) => cluster::run(args),
         Command::Bench(args) => bench::run(&args),
+        Command::Torture(args) => torture::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

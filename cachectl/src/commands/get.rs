@@ -2,12 +2,14 @@
 
 use crate::arguments::{Format, GetArguments};
 use crate::exit::Exit;
+use crate::output::Fields;
 use crate::reach::Reach;
 use crate::{output, values};
 use anyhow::{Result, bail};
 use cachetier_client::{Read, ReadAnswer, Source, TableRead};
 use cachetier_model::{Column, GroupSchema};
-use serde_json::{Map, Value as Json, json};
+use serde::Serialize;
+use serde_json::{Value as Json, json};
 
 pub async fn run(reach: &Reach, arguments: &GetArguments, format: Format) -> Result<Exit> {
     let client = reach.client().await?;
@@ -55,27 +57,34 @@ fn columns<'a>(schema: &'a GroupSchema, read: &Read, table: &str) -> Result<Vec<
     }
 }
 
-fn to_json(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<Json> {
-    let mut tables = Map::new();
+/// The answer as JSON, tables and columns in the schema's order.
+#[derive(Serialize)]
+struct Answer {
+    found: bool,
+    source: &'static str,
+    tables: Fields<Vec<Fields<Json>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confirmed: Option<Json>,
+}
+
+fn to_json(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<Answer> {
+    let mut tables = Vec::new();
     for table in &answer.tables {
         let columns = columns(schema, read, &table.table)?;
         let rows = table.rows.iter().map(|row| {
             let fields = columns.iter().zip(row);
-            fields.map(|(c, v)| (c.name.clone(), values::to_json(&c.column_type, v))).collect()
+            let fields = fields.map(|(c, v)| (c.name.clone(), values::to_json(&c.column_type, v)));
+            Fields(fields.collect())
         });
-        tables.insert(table.table.clone(), Json::Array(rows.map(Json::Object).collect()));
+        tables.push((table.table.clone(), rows.collect()));
     }
     let confirmed = answer.confirmed.as_ref();
-    let confirmed = confirmed.map(|p| json!({"journal": p.journal, "sequence": p.sequence}));
-    let mut whole = json!({
-        "found": answer.found,
-        "source": source(answer.source),
-        "tables": tables,
-    });
-    if let (Some(confirmed), Some(object)) = (confirmed, whole.as_object_mut()) {
-        object.insert("confirmed".to_owned(), confirmed);
-    }
-    Ok(whole)
+    Ok(Answer {
+        found: answer.found,
+        source: source(answer.source),
+        tables: Fields(tables),
+        confirmed: confirmed.map(|p| json!({"journal": p.journal, "sequence": p.sequence})),
+    })
 }
 
 fn source(source: Source) -> &'static str {

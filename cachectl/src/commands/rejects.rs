@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cachetier_client::wire::Reject;
 use futures::future::try_join_all;
 use serde_json::{Value as Json, json};
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 
 /// Rejects fetched to find one by its id.
 const SEARCHED_MAX: u32 = 10_000;
@@ -126,11 +126,11 @@ fn confirmed(reject: &Reject) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
         bail!("discard drops acknowledged writes; add --yes to do it without being asked");
     }
-    print!(
+    let question = format!(
         "Drop reject {} and the {} acknowledged transactions behind it? [y/N] ",
         reject.id, reject.following
     );
-    std::io::stdout().flush()?;
+    output::whole(question.as_bytes());
     let mut line = String::new();
     std::io::stdin().lock().read_line(&mut line)?;
     Ok(matches!(line.trim(), "y" | "Y" | "yes"))

@@ -1,6 +1,6 @@
 //! What the engine answers.
 
-use cachetier_model::{RootKey, Row};
+use cachetier_model::{RootKey, Row, TableId, ValueRef};
 
 /// Answer to a read of one instance.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,6 +14,40 @@ pub enum ReadAnswer {
     NotLoaded,
     /// A change of it was refused by the backend for good; only an administrator's act helps.
     Quarantined,
+}
+
+/// [`ReadAnswer`] of a read whose rows went into a [`RowSink`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadStatus {
+    Found {
+        as_of: u64,
+    },
+    Absent {
+        as_of: u64,
+    },
+    NotLoaded,
+    Quarantined,
+    /// It exists and does not have the lookup key by which it was found.
+    OtherKey {
+        as_of: u64,
+    },
+}
+
+/// Takes the rows of a read one value at a time, straight from where they are packed.
+///
+/// Called under the lock of the instance's slot: it must be quick, must not wait and must not call
+/// the engine. It is called for found instances only, and what it took must be thrown away unless
+/// the read says [`ReadStatus::Found`].
+pub trait RowSink {
+    /// The rows of the next entry of the plan follow (for an empty plan: of the next table).
+    fn table(&mut self, table: TableId);
+    /// A row begins; so many values follow.
+    fn row(&mut self, values: usize);
+    fn value(&mut self, value: ValueRef<'_>);
+    /// The row is complete.
+    fn row_end(&mut self) {}
+    /// The table is complete.
+    fn table_end(&mut self) {}
 }
 
 /// Answer to a lookup: the root key of the instance that has this lookup key, if one is loaded.

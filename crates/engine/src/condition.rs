@@ -1,8 +1,10 @@
 //! Conditions on rows, checked against the schema once and evaluated per row.
 
 use crate::EngineError;
+use crate::layout::{Scratch, View};
 use cachetier_model::{
-    ColumnId, ColumnType, Comparability, Comparison, Condition, Row, TableSchema, Value, ValueError,
+    ColumnId, ColumnType, Comparability, Comparison, Condition, Row, TableSchema, Value,
+    ValueError, ValueRef,
 };
 use smallvec::SmallVec;
 use std::cmp::Ordering;
@@ -20,6 +22,10 @@ struct Term<'a> {
 }
 
 impl<'a> Conditions<'a> {
+    pub(crate) fn none() -> Self {
+        Self { terms: SmallVec::new() }
+    }
+
     pub(crate) fn prepare(
         table: &'a TableSchema,
         conditions: &[Condition],
@@ -31,12 +37,23 @@ impl<'a> Conditions<'a> {
         Ok(Self { terms })
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.terms.is_empty()
+    pub(crate) fn hold(&self, row: &Row) -> bool {
+        let holds = |term: &Term<'_>| {
+            row.get(term.column).is_some_and(|value| term.holds(value.as_value_ref()))
+        };
+        self.terms.iter().all(holds)
     }
 
-    pub(crate) fn hold(&self, row: &Row) -> bool {
-        self.terms.iter().all(|term| row.get(term.column).is_some_and(|v| term.holds(v)))
+    /// The same for a packed row.
+    #[inline]
+    pub(crate) fn hold_packed(
+        &self,
+        view: &View<'_>,
+        root: Option<&View<'_>>,
+        row: usize,
+        scratch: &mut Scratch,
+    ) -> bool {
+        self.terms.iter().all(|term| term.holds(view.value(root, row, term.column, scratch)))
     }
 }
 
@@ -94,9 +111,10 @@ impl<'a> Term<'a> {
         Ok(Self { column: condition.column, column_type: &column.column_type, comparison, values })
     }
 
-    fn holds(&self, value: &Value) -> bool {
-        let compare =
-            || self.values.first().and_then(|operand| self.column_type.compare(value, operand));
+    #[inline]
+    fn holds(&self, value: ValueRef<'_>) -> bool {
+        let with = |operand: &Value| self.column_type.compare_refs(value, operand.as_value_ref());
+        let compare = || self.values.first().and_then(with);
         match self.comparison {
             Comparison::Equal => compare() == Some(Ordering::Equal),
             Comparison::NotEqual => compare().is_some_and(Ordering::is_ne),
@@ -104,10 +122,9 @@ impl<'a> Term<'a> {
             Comparison::LessOrEqual => compare().is_some_and(Ordering::is_le),
             Comparison::Greater => compare().is_some_and(Ordering::is_gt),
             Comparison::GreaterOrEqual => compare().is_some_and(Ordering::is_ge),
-            Comparison::In => self
-                .values
-                .iter()
-                .any(|operand| self.column_type.compare(value, operand) == Some(Ordering::Equal)),
+            Comparison::In => {
+                self.values.iter().any(|operand| with(operand) == Some(Ordering::Equal))
+            }
             Comparison::IsNull => value.is_null(),
             Comparison::IsNotNull => !value.is_null(),
         }

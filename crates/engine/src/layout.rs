@@ -11,16 +11,17 @@ mod table;
 mod text;
 
 pub(crate) use key::{KeyShape, hash_key};
+pub(crate) use table::{Patch, View};
+pub(crate) use text::Scratch;
 
 use crate::EngineError;
-use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, Value, ValueError};
+use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, ValueError};
 use smallvec::SmallVec;
 use table::{Misfit, TableLayout};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     tables: Vec<TableLayout>,
-    root_key: Vec<ColumnId>,
 }
 
 /// A value that does not fit the type of its column.
@@ -45,21 +46,23 @@ impl CellMisfit {
     }
 }
 
-/// The sections of one packed instance.
+/// Where the sections of one packed instance end.
 pub(crate) struct Sections<'a> {
     packed: &'a [u8],
-    /// Start of each section after the first, then the end.
     ends: SmallVec<[u32; 8]>,
 }
 
 impl<'a> Sections<'a> {
-    pub(crate) fn get(&self, table: TableId) -> &'a [u8] {
-        let start = match table.checked_sub(1) {
+    pub(crate) fn start(&self, table: TableId) -> usize {
+        match table.checked_sub(1) {
             None => 0,
             Some(before) => self.ends.get(before).map_or(self.packed.len(), |e| *e as usize),
-        };
+        }
+    }
+
+    pub(crate) fn get(&self, table: TableId) -> &'a [u8] {
         let end = self.ends.get(table).map_or(self.packed.len(), |e| *e as usize);
-        self.packed.get(start..end).unwrap_or_default()
+        self.packed.get(self.start(table)..end).unwrap_or_default()
     }
 }
 
@@ -71,7 +74,6 @@ impl Layout {
             tables: tables
                 .map(|(id, t)| TableLayout::compile(t, if id == 0 { None } else { root }))
                 .collect(),
-            root_key: root.map_or_else(Vec::new, |root| root.primary_key.clone()),
         }
     }
 
@@ -97,74 +99,69 @@ impl Layout {
         layout.encode(rows, root, out).map_err(|Misfit { column }| CellMisfit { table, column })
     }
 
-    /// Where the sections of tables `0..=last` begin; the last one is given with all that follows.
-    pub(crate) fn sections<'a>(&self, packed: &'a [u8], last: TableId) -> Sections<'a> {
-        self.measure(packed, last)
-    }
-
-    fn measure<'a>(&self, packed: &'a [u8], tables: usize) -> Sections<'a> {
+    pub(crate) fn sections<'a>(&self, packed: &'a [u8]) -> Sections<'a> {
         let mut ends = SmallVec::new();
         let mut at = 0;
-        for layout in self.tables.iter().take(tables) {
+        for layout in &self.tables {
             at += layout.section_length(packed.get(at..).unwrap_or_default());
             ends.push(at as u32);
         }
         Sections { packed, ends }
     }
 
-    pub(crate) fn all_sections<'a>(&self, packed: &'a [u8]) -> Sections<'a> {
-        self.measure(packed, self.tables.len())
-    }
-
     pub(crate) fn table_count(&self) -> usize {
         self.tables.len()
     }
 
-    pub(crate) fn row_count(&self, table: TableId, section: &[u8]) -> usize {
-        self.tables.get(table).map_or(0, |layout| layout.row_count(section))
+    /// The section of a table, which `bytes` begins with. Without rows for an unknown table.
+    #[inline]
+    pub(crate) fn view<'a>(&'a self, table: TableId, bytes: &'a [u8]) -> Option<View<'a>> {
+        self.tables.get(table).map(|layout| layout.view(bytes))
     }
 
-    pub(crate) fn decode_table(
-        &self,
-        table: TableId,
-        section: &[u8],
-        root: Option<&Row>,
-    ) -> Vec<Row> {
-        self.tables.get(table).map_or_else(Vec::new, |layout| layout.decode(section, root))
+    /// Bytes of the table's section that `bytes` begins with.
+    pub(crate) fn section_length(&self, table: TableId, bytes: &[u8]) -> usize {
+        self.tables.get(table).map_or(0, |layout| layout.section_length(bytes))
     }
 
-    /// The root row.
-    pub(crate) fn decode_root(&self, packed: &[u8]) -> Row {
-        self.decode_table(0, packed, None).pop().unwrap_or_default()
+    /// The root row's section, which every packed instance begins with.
+    #[inline]
+    pub(crate) fn root<'a>(&'a self, packed: &'a [u8]) -> Option<View<'a>> {
+        self.view(0, packed)
     }
 
+    /// One plain integer of the root row.
+    #[inline]
+    pub(crate) fn root_integer(&self, packed: &[u8], column: ColumnId) -> Option<i64> {
+        self.tables.first()?.integer(packed, column)
+    }
+
+    pub(crate) fn root_row(&self, packed: &[u8]) -> Row {
+        let root = self.root(packed).filter(|root| root.rows() > 0);
+        root.map_or_else(Row::new, |root| root.to_row(None, 0, &mut Scratch::new()))
+    }
+
+    pub(crate) fn decode_table(&self, table: TableId, sections: &Sections<'_>) -> Vec<Row> {
+        let Some(view) = self.view(table, sections.get(table)) else { return Vec::new() };
+        let root = self.root(sections.packed).filter(|_| table > 0);
+        let mut scratch = Scratch::new();
+        (0..view.rows()).map(|row| view.to_row(root.as_ref(), row, &mut scratch)).collect()
+    }
+
+    /// The whole instance.
     pub(crate) fn decode(&self, packed: &[u8]) -> Instance {
-        let sections = self.all_sections(packed);
-        let root = self.decode_root(packed);
+        let mut scratch = Scratch::new();
         let mut tables = Vec::with_capacity(self.tables.len());
-        for table in 1..self.tables.len() {
-            tables.push(self.decode_table(table, sections.get(table), Some(&root)));
+        let Some(root) = self.root(packed) else { return Instance::default() };
+        let mut rest = packed;
+        for table in 0..self.tables.len() {
+            let Some(view) = self.view(table, rest) else { break };
+            let root = (table > 0).then_some(&root);
+            let rows = (0..view.rows()).map(|row| view.to_row(root, row, &mut scratch));
+            tables.push(rows.collect());
+            rest = rest.get(view.length()..).unwrap_or_default();
         }
-        tables.insert(0, vec![root]);
         Instance { tables }
-    }
-
-    /// The root row cut off after its last key column, the other columns NULL: all that decoding
-    /// a child table needs of it.
-    pub(crate) fn root_keys(&self, packed: &[u8]) -> Row {
-        let columns = self.root_key.iter().max().map_or(0, |last| last + 1);
-        let mut row = vec![Value::Null; columns];
-        for id in &self.root_key {
-            if let Some(cell) = row.get_mut(*id) {
-                *cell = self.root_cell(packed, *id);
-            }
-        }
-        row
-    }
-
-    /// One cell of the root row.
-    pub(crate) fn root_cell(&self, packed: &[u8], column: ColumnId) -> Value {
-        self.tables.first().map_or(Value::Null, |layout| layout.cell(packed, column))
     }
 }
 

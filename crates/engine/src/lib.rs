@@ -25,7 +25,9 @@ mod state;
 mod ticket;
 mod work;
 
-pub use answer::{Committed, Installed, ReadAnswer, Resolved, TableUsage, Usage};
+pub use answer::{
+    Committed, Installed, ReadAnswer, ReadStatus, Resolved, RowSink, TableUsage, Usage,
+};
 pub use engine::{Commit, CommitSink, Engine, EngineOptions};
 pub use error::{CommitRefused, EngineError, TransactError};
 pub use ticket::Ticket;

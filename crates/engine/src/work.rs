@@ -125,10 +125,9 @@ impl<'a> Work<'a> {
             let rows = match self.packed {
                 None => Vec::new(),
                 Some(packed) => {
-                    let sections =
-                        self.sections.get_or_insert_with(|| self.layout.all_sections(packed));
-                    let keys = self.layout.root_keys(packed);
-                    self.layout.decode_table(table, sections.get(table), Some(&keys))
+                    let layout = self.layout;
+                    let sections = self.sections.get_or_insert_with(|| layout.sections(packed));
+                    layout.decode_table(table, sections)
                 }
             };
             *place = Some(WorkTable { rows, before: None });
@@ -159,11 +158,11 @@ impl<'a> Work<'a> {
         let root = match (self.tables.first(), self.packed) {
             (Some(Some(root)), _) if root.rows.is_empty() => return Ok(None),
             (Some(Some(root)), _) => root.rows.first().cloned(),
-            (_, Some(packed)) => Some(self.layout.root_keys(packed)),
+            (_, Some(packed)) => Some(self.layout.root_row(packed)),
             _ => return Ok(None),
         };
         if let (None, Some(packed)) = (&self.sections, self.packed) {
-            self.sections = Some(self.layout.all_sections(packed));
+            self.sections = Some(self.layout.sections(packed));
         }
         let mut out = Vec::with_capacity(self.packed.map_or(256, |p| p.len() + 64));
         for (id, table) in self.tables.iter().enumerate() {

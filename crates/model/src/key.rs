@@ -1,7 +1,7 @@
 //! Canonical keys: equal bytes exactly when the backend calls the keys equal (R21).
 
 use crate::slot::SlotId;
-use crate::value::{Value, ValueError};
+use crate::value::{Value, ValueError, ValueRef};
 use bytes::Bytes;
 
 /// Canonical bytes of a root key.
@@ -83,22 +83,30 @@ const TAG_FLOAT4: u8 = 11;
 fn encode(values: &[Value]) -> Result<Bytes, KeyError> {
     let mut out = Vec::with_capacity(values.len() * 9);
     for (position, value) in values.iter().enumerate() {
-        match value {
-            Value::Null => return Err(KeyError::Null { position }),
-            Value::Bool(b) => out.extend([TAG_BOOL, u8::from(*b)]),
-            Value::Int(v) => fixed(&mut out, TAG_INT, &v.to_be_bytes()),
-            Value::Float4(v) => fixed(&mut out, TAG_FLOAT4, &canonical_f32(*v).to_be_bytes()),
-            Value::Float8(v) => fixed(&mut out, TAG_FLOAT8, &canonical_f64(*v).to_be_bytes()),
-            Value::Text(s) => sized(&mut out, TAG_TEXT, s.as_bytes()),
-            Value::Bytes(b) => sized(&mut out, TAG_BYTES, b),
-            Value::Uuid(u) => fixed(&mut out, TAG_UUID, u),
-            Value::Date(d) => fixed(&mut out, TAG_DATE, &d.to_be_bytes()),
-            Value::Time(t) => fixed(&mut out, TAG_TIME, &t.to_be_bytes()),
-            Value::Timestamp(t) => fixed(&mut out, TAG_TIMESTAMP, &t.to_be_bytes()),
-            Value::TimestampTz(t) => fixed(&mut out, TAG_TIMESTAMPTZ, &t.to_be_bytes()),
-        }
+        canonical_bytes(value.as_value_ref(), &mut |bytes| out.extend_from_slice(bytes))
+            .ok_or(KeyError::Null { position })?;
     }
     Ok(Bytes::from(out))
+}
+
+/// The bytes of one canonical value in a key, piece by piece; `None` for NULL.
+#[inline]
+pub fn canonical_bytes(value: ValueRef<'_>, push: &mut impl FnMut(&[u8])) -> Option<()> {
+    match value {
+        ValueRef::Null => return None,
+        ValueRef::Int(v) => fixed(push, TAG_INT, &v.to_be_bytes()),
+        ValueRef::Bool(b) => push(&[TAG_BOOL, u8::from(b)]),
+        ValueRef::Float4(v) => fixed(push, TAG_FLOAT4, &canonical_f32(v).to_be_bytes()),
+        ValueRef::Float8(v) => fixed(push, TAG_FLOAT8, &canonical_f64(v).to_be_bytes()),
+        ValueRef::Text(s) => sized(push, TAG_TEXT, s.as_bytes()),
+        ValueRef::Bytes(b) => sized(push, TAG_BYTES, b),
+        ValueRef::Uuid(u) => fixed(push, TAG_UUID, &u),
+        ValueRef::Date(d) => fixed(push, TAG_DATE, &d.to_be_bytes()),
+        ValueRef::Time(t) => fixed(push, TAG_TIME, &t.to_be_bytes()),
+        ValueRef::Timestamp(t) => fixed(push, TAG_TIMESTAMP, &t.to_be_bytes()),
+        ValueRef::TimestampTz(t) => fixed(push, TAG_TIMESTAMPTZ, &t.to_be_bytes()),
+    }
+    Some(())
 }
 
 fn canonical_f32(v: f32) -> f32 {
@@ -121,15 +129,17 @@ fn canonical_f64(v: f64) -> f64 {
     }
 }
 
-fn fixed(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    out.push(tag);
-    out.extend_from_slice(bytes);
+#[inline]
+fn fixed(push: &mut impl FnMut(&[u8]), tag: u8, bytes: &[u8]) {
+    push(&[tag]);
+    push(bytes);
 }
 
-fn sized(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    out.push(tag);
-    out.extend_from_slice(&(bytes.len() as u32).to_be_bytes());
-    out.extend_from_slice(bytes);
+#[inline]
+fn sized(push: &mut impl FnMut(&[u8]), tag: u8, bytes: &[u8]) {
+    let [a, b, c, d] = (bytes.len() as u32).to_be_bytes();
+    push(&[tag, a, b, c, d]);
+    push(bytes);
 }
 
 fn decode(mut input: &[u8]) -> Result<Vec<Value>, KeyError> {

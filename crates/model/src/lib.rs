@@ -23,4 +23,4 @@ pub use transaction::{
     ChangeKind, Comparison, Condition, Guard, Operation, ReadPlan, RowChange, TableRead,
     Transaction,
 };
-pub use value::{ColumnType, Comparability, Value, ValueError};
+pub use value::{ColumnType, Comparability, Value, ValueError, ValueRef};

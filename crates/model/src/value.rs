@@ -6,6 +6,7 @@
 //! nothing here knows a wire format or an SQL driver.
 
 mod accept;
+mod borrowed;
 mod calendar;
 mod decimal;
 mod float;
@@ -13,6 +14,7 @@ mod json;
 mod order;
 mod text_form;
 
+pub use borrowed::ValueRef;
 use serde::{Deserialize, Serialize};
 
 /// The backend types a group may contain. A table with another type is refused by name.

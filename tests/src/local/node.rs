@@ -32,7 +32,10 @@ impl NodeProcess {
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "node {} runs already", self.name);
         let log = File::options().create(true).append(true).open(self.directory.join("log"))?;
-        let child = Command::new(binary()?)
+        // a test program that is killed leaves no node behind
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--"])
+            .arg(binary()?)
             .arg("--config")
             .arg(self.directory.join("node.yaml"))
             .args(["--node-name", &self.name, "--drain-seconds", "10"])
@@ -59,6 +62,20 @@ impl NodeProcess {
         let mut child = self.child.take().context("the node does not run")?;
         signal(&child, Signal::TERM)?;
         tokio::task::spawn_blocking(move || child.wait()).await?.map_err(Into::into)
+    }
+
+    /// SIGTERM, not waited for.
+    pub fn ask_to_end(&self) -> Result<()> {
+        signal(self.child.as_ref().context("the node does not run")?, Signal::TERM)
+    }
+
+    /// Whether the process has installed its handler of SIGTERM.
+    pub fn takes_term(&self) -> Result<bool> {
+        let child = self.child.as_ref().context("the node does not run")?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()))?;
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        let caught = u64::from_str_radix(caught.context("no SigCgt")?.trim(), 16)?;
+        Ok(caught & (1 << (Signal::TERM.as_raw() - 1)) != 0)
     }
 
     /// Stops the process without ending it, as a node that hangs; [`NodeProcess::thaw`] undoes it.

@@ -2,18 +2,23 @@
 
 use super::{eventually, ports};
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio_postgres::{Client, NoTls};
 
 const BINARIES: &str = "/usr/lib/postgresql/15/bin";
 const USER: &str = "postgres";
 
-/// A running server; stopped and removed with the value.
+/// A running server; stopped and removed with the value, and with the thread that started it.
 pub struct Postgres {
     directory: tempfile::TempDir,
     port: u16,
+    /// Set by `up`, taken by `down`.
+    server: Mutex<Option<Child>>,
 }
 
 impl Postgres {
@@ -24,7 +29,7 @@ impl Postgres {
         );
         let directory = tempfile::Builder::new().prefix("cachetier-pg-").tempdir()?;
         run(Command::new("chown").arg(USER).arg(directory.path()))?;
-        let server = Self { directory, port: ports::free()? };
+        let server = Self { directory, port: ports::free()?, server: Mutex::default() };
         run(server.command("initdb").args(["-A", "trust", "--no-sync", "-D"]).arg(server.data()))?;
         let settings = format!(
             "port = {}\nlisten_addresses = '127.0.0.1'\nunix_socket_directories = '{}'\n\
@@ -42,24 +47,22 @@ impl Postgres {
         self.directory.path().join("data")
     }
 
-    /// The server's programs refuse to run as root.
+    /// The server's programs refuse to run as root, and end with the test that is killed.
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("runuser");
+        let mut command = Command::new("setpriv");
         command.current_dir(self.directory.path());
-        command.args(["-u", USER, "--"]).arg(Path::new(BINARIES).join(program));
+        command.args(["--reuid", USER, "--regid", USER, "--init-groups"]);
+        command.args(["--pdeathsig", "QUIT", "--"]).arg(Path::new(BINARIES).join(program));
         command
     }
 
     /// Starts the server (again).
     pub async fn up(&self) -> Result<()> {
         let log = self.directory.path().join("log");
-        run(self
-            .command("pg_ctl")
-            .args(["-w", "-s", "-D"])
-            .arg(self.data())
-            .arg("-l")
-            .arg(log)
-            .arg("start"))?;
+        let log = File::options().create(true).append(true).open(log)?;
+        let mut server = self.command("postgres");
+        server.arg("-D").arg(self.data()).stdout(log.try_clone()?).stderr(log);
+        *self.server() = Some(server.spawn().context("starting postgres")?);
         eventually("PostgreSQL to answer", Duration::from_secs(30), || async {
             self.connect("postgres").await.map(Some)
         })
@@ -69,11 +72,65 @@ impl Postgres {
 
     /// Stops the server: `fast` ends its sessions, `immediate` is a crash.
     pub fn down(&self, mode: &str) -> Result<()> {
-        run(self
+        let Some(mut server) = self.server().take() else { return Ok(()) };
+        let stopped = run(self
             .command("pg_ctl")
             .args(["-w", "-s", "-m", mode, "-D"])
             .arg(self.data())
-            .arg("stop"))
+            .arg("stop"));
+        server.wait()?;
+        stopped
+    }
+
+    fn server(&self) -> MutexGuard<'_, Option<Child>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kill -9 of the server and all its processes, as the kernel does when memory is short.
+    pub fn kill(&self) -> Result<()> {
+        let postmaster = self.postmaster()?;
+        let children = format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero());
+        // the postmaster first, so that it replaces nobody
+        kill_process(postmaster, Signal::KILL)?;
+        for child in std::fs::read_to_string(children).unwrap_or_default().split_whitespace() {
+            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
+                // it may have ended by itself
+                let _ = kill_process(child, Signal::KILL);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all of the server's processes without ending them; [`Postgres::thaw`] undoes it.
+    pub fn freeze(&self) -> Result<()> {
+        self.signal_all(Signal::STOP)
+    }
+
+    pub fn thaw(&self) -> Result<()> {
+        self.signal_all(Signal::CONT)
+    }
+
+    fn signal_all(&self, signal: Signal) -> Result<()> {
+        let postmaster = self.postmaster()?;
+        let children = format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero());
+        kill_process(postmaster, signal)?;
+        for child in std::fs::read_to_string(children)?.split_whitespace() {
+            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
+                // it may have ended by itself
+                let _ = kill_process(child, signal);
+            }
+        }
+        Ok(())
+    }
+
+    fn postmaster(&self) -> Result<Pid> {
+        let text = std::fs::read_to_string(self.data().join("postmaster.pid"))?;
+        let first = text.lines().next().and_then(|line| line.trim().parse().ok());
+        first.and_then(Pid::from_raw).context("postmaster.pid has no process id")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     pub async fn connect(&self, database: &str) -> Result<Client> {
@@ -110,8 +167,7 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Err(error) = self.down("immediate") {
-            // already down is the usual case
-            let _ = error;
+            eprintln!("a PostgreSQL was not stopped in order: {error:#}");
         }
     }
 }

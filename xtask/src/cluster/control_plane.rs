@@ -63,8 +63,8 @@ pub fn start(run: &RunDir, tools: &Tools, shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn kube(tools: &Tools, part: &str) -> Command {
-    let mut command = Command::new(tools.kube());
+fn kube(run: &RunDir, tools: &Tools, part: &str) -> Command {
+    let mut command = daemon::program(run, tools.kube());
     command.arg(part);
     command
 }
@@ -72,7 +72,7 @@ fn kube(tools: &Tools, part: &str) -> Command {
 fn etcd(run: &RunDir, tools: &Tools, ports: Ports) -> Command {
     let client = format!("http://127.0.0.1:{}", ports.etcd());
     let peer = format!("http://127.0.0.1:{}", ports.etcd_peer());
-    let mut command = kube(tools, "etcd");
+    let mut command = kube(run, tools, "etcd");
     command
         .arg(format!("--data-dir={}", run.text("etcd")))
         .arg(format!("--listen-client-urls={client}"))
@@ -87,7 +87,7 @@ fn etcd(run: &RunDir, tools: &Tools, ports: Ports) -> Command {
 }
 
 fn api_server(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
-    let mut command = kube(tools, "apiserver");
+    let mut command = kube(run, tools, "apiserver");
     command
         .arg(format!("--etcd-servers=http://127.0.0.1:{}", shape.ports.etcd()))
         .arg(format!("--secure-port={}", shape.ports.api_server()))
@@ -122,7 +122,7 @@ fn api_server(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
 }
 
 fn controller_manager(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
-    let mut command = kube(tools, "controller-manager");
+    let mut command = kube(run, tools, "controller-manager");
     command
         .args(authenticated(&run.kubeconfig("controller-manager")))
         .arg("--bind-address=127.0.0.1")
@@ -141,7 +141,7 @@ fn controller_manager(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
 }
 
 fn scheduler(run: &RunDir, tools: &Tools, shape: Shape) -> Command {
-    let mut command = kube(tools, "scheduler");
+    let mut command = kube(run, tools, "scheduler");
     command
         .args(authenticated(&run.kubeconfig("scheduler")))
         .arg("--bind-address=127.0.0.1")

@@ -4,7 +4,8 @@
 //! A record holds the id and the start time of the process, so an id that the system has given to
 //! somebody else is never signalled.
 
-use std::fs::{self, File, OpenOptions};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -27,6 +28,17 @@ const PORT_GRACE: Duration = Duration::from_secs(5);
 pub struct Recorded {
     pub pid: i32,
     started: u64,
+}
+
+/// The start of a daemon's command line. Where the run folder is tied to this process, the kernel
+/// ends the daemon with it: a test run that is killed leaves none behind.
+pub fn program(run: &RunDir, path: impl AsRef<OsStr>) -> Command {
+    if !run.is_tied() {
+        return Command::new(path);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(path);
+    command
 }
 
 /// Starts `command` as the daemon `name` unless it runs already; tells whether it was started.
@@ -146,11 +158,29 @@ fn recorded(run: &RunDir, name: &str) -> Option<Recorded> {
 /// Holds the run folder for one command at a time; released when dropped. The lock is kept in the
 /// tool cache, so that a removed cluster leaves nothing where it was.
 pub fn lock(run: &RunDir) -> Result<File> {
+    take_lock(run, "")
+}
+
+/// Holds the run folder for a whole test run, beside the lock of single commands.
+pub fn lock_for_tests(run: &RunDir) -> Result<File> {
+    take_lock(run, "-tests")
+}
+
+fn take_lock(run: &RunDir, suffix: &str) -> Result<File> {
     let folder = crate::workspace::cache_dir().join("locks");
     fs::create_dir_all(&folder)?;
     let name = run.root().to_string_lossy().trim_start_matches('/').replace('/', "-");
-    let path = folder.join(name);
+    let path = folder.join(name + suffix);
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            println!("waiting for another command's {}", path.display())
+        }
+        Err(TryLockError::Error(error)) => {
+            return Err(error).with_context(|| format!("locking {}", path.display()));
+        }
+    }
     file.lock().with_context(|| format!("locking {}", path.display()))?;
     Ok(file)
 }

@@ -107,11 +107,20 @@ impl Ports {
 #[derive(Clone, Debug)]
 pub struct RunDir {
     root: PathBuf,
+    /// Its processes end with the one that started them, however that one ends.
+    tied: bool,
 }
 
 impl RunDir {
     pub fn at(root: impl Into<PathBuf>) -> RunDir {
-        RunDir { root: root.into() }
+        RunDir { root: root.into(), tied: false }
+    }
+    /// The same, for the length of one command.
+    pub fn tied(self) -> RunDir {
+        RunDir { tied: true, ..self }
+    }
+    pub fn is_tied(&self) -> bool {
+        self.tied
     }
     pub fn root(&self) -> &Path {
         &self.root

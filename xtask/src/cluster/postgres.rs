@@ -40,7 +40,7 @@ impl Server<'_> {
         if fresh {
             self.initialise()?;
         }
-        let mut server = Command::new(format!("{BIN}/postgres"));
+        let mut server = daemon::program(self.run, format!("{BIN}/postgres"));
         server.arg("-D").arg(&data);
         as_postgres(&mut server)?;
         daemon::port_free(self.run, "postgres", self.ports.postgres())?;

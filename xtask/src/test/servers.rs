@@ -4,19 +4,21 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use rustix::process::Signal;
 
 use super::Level;
-use crate::cluster::{self, Alone};
+use crate::cluster::{self, Alone, Running};
 use crate::{image, workspace};
 
 /// What runs for one test run.
 pub struct Servers {
-    started: Vec<Alone>,
+    started: Vec<Running>,
     environment: BTreeMap<&'static str, String>,
 }
 
 impl Servers {
     pub fn start(levels: &[Level]) -> Result<Servers> {
+        end_with_parent();
         let mut servers = Servers { started: Vec::new(), environment: BTreeMap::new() };
         let programs = image::programs_dir("dev").to_string_lossy().into_owned();
         servers.environment.insert("CACHETIER_BIN_DIR", programs);
@@ -34,9 +36,9 @@ impl Servers {
     }
 
     fn one(&mut self, part: Alone) -> Result<()> {
-        let variables = cluster::start_alone(part)?;
-        self.started.push(part);
-        self.environment.extend(variables);
+        let running = cluster::start_alone(part)?;
+        self.environment.extend(running.variables.clone());
+        self.started.push(running);
         // the run folder of one part says nothing about the other
         self.environment.remove("CACHETIER_RUN");
         Ok(())
@@ -48,15 +50,23 @@ impl Servers {
     }
 
     pub fn stop(mut self) -> Result<()> {
-        self.started.drain(..).try_for_each(cluster::stop_alone)
+        self.started.drain(..).try_for_each(|running| cluster::stop_alone(running.part))
+    }
+}
+
+/// Under `cargo xtask`, whoever kills cargo means this process too; its servers follow it.
+fn end_with_parent() {
+    if std::env::var_os("CARGO").is_some() {
+        // a kernel that cannot do this leaves the servers to the next run, which removes them
+        let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
     }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for part in self.started.drain(..) {
+        for running in self.started.drain(..) {
             // only on the way out of a failed run, whose own error is the one to show
-            let _ = cluster::stop_alone(part);
+            let _ = cluster::stop_alone(running.part);
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::Engine;
 use crate::condition::Conditions;
-use crate::layout::hash_key;
-use crate::{EngineError, ReadAnswer, Resolved};
+use crate::layout::{Scratch, View, hash_key};
+use crate::{EngineError, ReadAnswer, ReadStatus, Resolved, RowSink};
 use cachetier_model::{ColumnId, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId, TableRead};
-use cachetier_model::{TableId, Value};
+use cachetier_model::{TableId, ValueRef};
 use smallvec::SmallVec;
 
 /// One table of a plan, checked.
@@ -18,7 +18,25 @@ struct Wanted<'a> {
 impl Engine {
     /// Rows of one instance. Takes the slot's lock for reading.
     pub fn read(&self, key: &RootKey, plan: &ReadPlan) -> Result<ReadAnswer, EngineError> {
-        let mut wanted = SmallVec::<[Wanted<'_>; 1]>::new();
+        let mut rows = Collect::default();
+        Ok(match self.read_into(key, None, plan, &mut rows)? {
+            ReadStatus::Found { as_of } => ReadAnswer::Found { tables: rows.tables, as_of },
+            ReadStatus::Absent { as_of } => ReadAnswer::Absent { as_of },
+            ReadStatus::Quarantined => ReadAnswer::Quarantined,
+            ReadStatus::NotLoaded | ReadStatus::OtherKey { .. } => ReadAnswer::NotLoaded,
+        })
+    }
+
+    /// [`Engine::read`] whose rows go to the sink as they are unpacked, nothing in between. With
+    /// `found_by`, the instance must (still) have that lookup key.
+    pub fn read_into<S: RowSink + ?Sized>(
+        &self,
+        key: &RootKey,
+        found_by: Option<(LookupId, &LookupKey)>,
+        plan: &ReadPlan,
+        sink: &mut S,
+    ) -> Result<ReadStatus, EngineError> {
+        let mut wanted = SmallVec::<[Wanted<'_>; 2]>::new();
         for table in &plan.tables {
             wanted.push(self.wanted(table)?);
         }
@@ -26,17 +44,27 @@ impl Engine {
         let slot = self.slot_of(target.hash).read();
         let state = slot.state(key);
         if state.is_some_and(|s| s.quarantined) {
-            return Ok(ReadAnswer::Quarantined);
+            return Ok(ReadStatus::Quarantined);
         }
         let as_of = state.map_or(0, |s| s.dirty);
-        Ok(match slot.record(target) {
-            Some(packed) if plan.tables.is_empty() => {
-                ReadAnswer::Found { tables: self.layout.decode(packed).tables, as_of }
+        let Some(packed) = slot.record(target) else {
+            return Ok(match state {
+                Some(s) if s.absent => ReadStatus::Absent { as_of },
+                _ => ReadStatus::NotLoaded,
+            });
+        };
+        if let Some((lookup, key)) = found_by {
+            let shape = self.lookup_shapes.get(lookup);
+            if !shape.is_some_and(|s| s.matches(&self.layout, packed, key.as_bytes())) {
+                return Ok(ReadStatus::OtherKey { as_of });
             }
-            Some(packed) => ReadAnswer::Found { tables: self.select(packed, &wanted), as_of },
-            None if state.is_some_and(|s| s.absent) => ReadAnswer::Absent { as_of },
-            None => ReadAnswer::NotLoaded,
-        })
+        }
+        if wanted.is_empty() {
+            self.all_rows(packed, sink);
+        } else {
+            self.wanted_rows(packed, &wanted, sink);
+        }
+        Ok(ReadStatus::Found { as_of })
     }
 
     fn wanted<'a>(&'a self, read: &'a TableRead) -> Result<Wanted<'a>, EngineError> {
@@ -52,22 +80,41 @@ impl Engine {
         Ok(Wanted { table: read.table, columns: &read.columns, conditions })
     }
 
-    fn select(&self, packed: &[u8], wanted: &[Wanted<'_>]) -> Vec<Vec<Row>> {
-        let last = wanted.iter().map(|w| w.table).max().unwrap_or(0);
-        let keys = if last > 0 { self.layout.root_keys(packed) } else { Vec::new() };
-        let sections = self.layout.sections(packed, last);
-        let table = |wanted: &Wanted<'_>| {
-            let section = sections.get(wanted.table);
-            let mut rows = self.layout.decode_table(wanted.table, section, Some(&keys));
-            if !wanted.conditions.is_empty() {
-                rows.retain(|row| wanted.conditions.hold(row));
+    fn all_rows<S: RowSink + ?Sized>(&self, packed: &[u8], sink: &mut S) {
+        let Some(root) = self.layout.root(packed) else { return };
+        let everything = Conditions::none();
+        give(&root, None, 0, &[], &everything, sink);
+        let mut rest = packed.get(root.length()..).unwrap_or_default();
+        for table in 1..self.layout.table_count() {
+            let Some(view) = self.layout.view(table, rest) else { return };
+            give(&view, Some(&root), table, &[], &everything, sink);
+            rest = rest.get(view.length()..).unwrap_or_default();
+        }
+    }
+
+    fn wanted_rows<S: RowSink + ?Sized>(&self, packed: &[u8], wanted: &[Wanted<'_>], sink: &mut S) {
+        let Some(root) = self.layout.root(packed) else { return };
+        // sections follow each other without lengths: each is found by walking the ones before
+        let (mut at_table, mut at) = (1, root.length());
+        for wanted in wanted {
+            let Wanted { table, columns, conditions } = wanted;
+            if *table == 0 {
+                give(&root, None, 0, columns, conditions, sink);
+                continue;
             }
-            if !wanted.columns.is_empty() {
-                rows.iter_mut().for_each(|row| *row = project(row, wanted.columns));
+            if *table < at_table {
+                (at_table, at) = (1, root.length());
             }
-            rows
-        };
-        wanted.iter().map(table).collect()
+            while at_table < *table {
+                let rest = packed.get(at..).unwrap_or_default();
+                at += self.layout.section_length(at_table, rest);
+                at_table += 1;
+            }
+            let rest = packed.get(at..).unwrap_or_default();
+            if let Some(view) = self.layout.view(*table, rest) {
+                give(&view, Some(&root), *table, columns, conditions, sink);
+            }
+        }
     }
 
     /// The loaded instance with this lookup key. A miss says nothing about the backend. Changes
@@ -95,16 +142,59 @@ impl Engine {
     }
 }
 
-fn project(row: &mut Row, columns: &[ColumnId]) -> Row {
-    let mut projected = Row::with_capacity(columns.len());
-    for (at, id) in columns.iter().enumerate() {
-        let repeated = columns.iter().skip(at + 1).any(|later| later == id);
-        let cell = row.get_mut(*id);
-        projected.push(match cell {
-            Some(cell) if repeated => cell.clone(),
-            Some(cell) => std::mem::replace(cell, Value::Null),
-            None => Value::Null,
-        });
+/// Gives the rows of one table that satisfy the conditions, each with the columns asked for (none:
+/// with all).
+fn give<S: RowSink + ?Sized>(
+    view: &View<'_>,
+    root: Option<&View<'_>>,
+    table: TableId,
+    columns: &[ColumnId],
+    conditions: &Conditions<'_>,
+    sink: &mut S,
+) {
+    let mut scratch = Scratch::new();
+    sink.table(table);
+    for row in 0..view.rows() {
+        if !conditions.hold_packed(view, root, row, &mut scratch) {
+            continue;
+        }
+        if columns.is_empty() {
+            sink.row(view.columns());
+            view.each_value(root, row, &mut scratch, |value| sink.value(value));
+        } else {
+            sink.row(columns.len());
+            for column in columns {
+                sink.value(view.value(root, row, *column, &mut scratch));
+            }
+        }
+        sink.row_end();
     }
-    projected
+    sink.table_end();
+}
+
+/// Rows as they are kept by callers that want them whole.
+#[derive(Default)]
+struct Collect {
+    tables: Vec<Vec<Row>>,
+    row: Row,
+}
+
+impl RowSink for Collect {
+    fn table(&mut self, _: TableId) {
+        self.tables.push(Vec::new());
+    }
+
+    fn row(&mut self, values: usize) {
+        self.row = Row::with_capacity(values);
+    }
+
+    fn value(&mut self, value: ValueRef<'_>) {
+        self.row.push(value.to_value());
+    }
+
+    fn row_end(&mut self) {
+        if let Some(rows) = self.tables.last_mut() {
+            rows.push(std::mem::take(&mut self.row));
+        }
+    }
 }

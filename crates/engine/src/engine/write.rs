@@ -145,10 +145,11 @@ impl Engine {
 
     /// Counts the rows of a packed instance in (`sign` 1) or out (-1).
     pub(super) fn count(&self, packed: &[u8], sign: i64) {
-        let sections = self.layout.all_sections(packed);
+        let mut rest = packed;
         for table in 0..self.schema.tables.len() {
-            let rows = self.layout.row_count(table, sections.get(table));
-            self.memory.count_rows(table, sign * rows as i64);
+            let Some(view) = self.layout.view(table, rest) else { return };
+            self.memory.count_rows(table, sign * view.rows() as i64);
+            rest = rest.get(view.length()..).unwrap_or_default();
         }
     }
 

@@ -1,4 +1,4 @@
-//! Bit-wise writing and reading. Lowest bit first; a reader past the end reads zeros, so damaged
+//! Bit-wise writing and reading. Lowest bit first; reading past the end gives zeros, so damaged
 //! bytes decode to wrong values but never panic.
 
 pub(super) struct BitWriter<'a> {
@@ -36,54 +36,52 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-#[derive(Clone, Copy)]
-pub(super) struct BitReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+/// The bits from bit `at` on: at least 57 of them, zeros past the end.
+#[inline]
+pub(super) fn word_at(bytes: &[u8], at: usize) -> u64 {
+    word(bytes, at >> 3) >> (at & 7)
 }
 
-impl<'a> BitReader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+/// `width` (0..=64) bits from bit `at` on.
+#[inline]
+pub(super) fn read_at(bytes: &[u8], at: usize, width: u32) -> u64 {
+    let mut value = word_at(bytes, at);
+    let shift = (at & 7) as u32;
+    if shift + width > 64 {
+        value |= u64::from(bytes.get((at >> 3) + 8).copied().unwrap_or(0)) << (64 - shift);
     }
+    if width >= 64 { value } else { value & ((1 << width) - 1) }
+}
 
-    #[inline]
-    pub(super) fn skip(&mut self, bits: usize) {
-        self.at += bits;
+/// Overwrites `width` (0..=64) bits from bit `at` on; `value` has no others set.
+pub(super) fn write_at(bytes: &mut [u8], at: usize, width: u32, value: u64) {
+    let (mut at, mut left, mut value) = (at, width, value);
+    while left > 0 {
+        let (shift, Some(byte)) = ((at & 7) as u32, bytes.get_mut(at >> 3)) else { return };
+        let here = left.min(8 - shift);
+        let mask = ((1_u16 << here) - 1) as u8;
+        *byte = *byte & !(mask << shift) | (value as u8 & mask) << shift;
+        at += here as usize;
+        left -= here;
+        value = value.checked_shr(here).unwrap_or(0);
     }
+}
 
-    #[inline]
-    pub(super) fn read(&mut self, width: u32) -> u64 {
-        let (byte, shift) = (self.at >> 3, (self.at & 7) as u32);
-        self.at += width as usize;
-        let mut value = self.word(byte) >> shift;
-        if shift + width > 64 {
-            value |= u64::from(self.bytes.get(byte + 8).copied().unwrap_or(0)) << (64 - shift);
-        }
-        if width >= 64 { value } else { value & ((1 << width) - 1) }
+/// Eight bytes from `at` on as a number; zeros past the end.
+#[inline]
+pub(super) fn word(bytes: &[u8], at: usize) -> u64 {
+    match bytes.get(at..).and_then(|b| b.first_chunk()) {
+        Some(chunk) => u64::from_le_bytes(*chunk),
+        None => last_word(bytes, at),
     }
+}
 
-    /// Bytes touched so far, the last one counted whole.
-    #[inline]
-    pub(super) fn bytes_read(&self) -> usize {
-        self.at.div_ceil(8)
-    }
-
-    #[inline]
-    fn word(&self, byte: usize) -> u64 {
-        match self.bytes.get(byte..byte + 8).and_then(|b| b.first_chunk()) {
-            Some(chunk) => u64::from_le_bytes(*chunk),
-            None => self.last_word(byte),
-        }
-    }
-
-    #[cold]
-    fn last_word(&self, byte: usize) -> u64 {
-        let mut chunk = [0; 8];
-        let rest = self.bytes.get(byte..).unwrap_or_default();
-        chunk.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-        u64::from_le_bytes(chunk)
-    }
+#[cold]
+fn last_word(bytes: &[u8], at: usize) -> u64 {
+    let mut chunk = [0; 8];
+    let rest = bytes.get(at..).unwrap_or_default();
+    chunk.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+    u64::from_le_bytes(chunk)
 }
 
 #[cfg(test)]
@@ -99,11 +97,20 @@ mod tests {
             let mut writer = BitWriter::new(&mut bytes);
             values.iter().for_each(|(v, w)| writer.push(cut(*v, *w), *w));
             writer.finish();
-            let mut reader = BitReader::new(&bytes);
+            let mut at = 0;
             for (value, width) in &values {
-                prop_assert_eq!(reader.read(*width), cut(*value, *width));
+                prop_assert_eq!(read_at(&bytes, at, *width), cut(*value, *width));
+                at += *width as usize;
             }
-            prop_assert_eq!(reader.bytes_read(), bytes.len());
+            prop_assert_eq!(at.div_ceil(8), bytes.len());
+            at = 0;
+            let mut patched = vec![0xff; bytes.len()];
+            for (value, width) in &values {
+                write_at(&mut patched, at, *width, cut(*value, *width));
+                at += *width as usize;
+            }
+            write_at(&mut patched, at, (bytes.len() * 8 - at) as u32, 0);
+            prop_assert_eq!(patched, bytes);
         }
     }
 }

@@ -4,8 +4,8 @@
 //! small numbers costs its information and no declaration, and a later large value just makes its
 //! group wider. Unsigned widths are tried first, zigzag ones take what is negative or too long.
 
-use super::bits::{BitReader, BitWriter};
-use cachetier_model::{ColumnType, Value};
+use super::bits::{BitWriter, read_at, word_at, write_at};
+use cachetier_model::{ColumnType, Value, ValueRef};
 
 const CODE_BITS: u32 = 4;
 const UNSIGNED: [u32; 12] = [0, 1, 2, 3, 4, 5, 6, 8, 16, 24, 32, 52];
@@ -65,18 +65,18 @@ impl IntegerKind {
     }
 
     #[inline]
-    pub(super) fn value(&self, integer: i64) -> Value {
+    pub(super) fn value(&self, integer: i64) -> ValueRef<'_> {
         match self {
-            Self::Bool => Value::Bool(integer != 0),
-            Self::Int => Value::Int(integer),
-            Self::Float4 => Value::Float4(f32::from_bits(integer as u32)),
-            Self::Float8 => Value::Float8(f64::from_bits(integer as u64)),
-            Self::Date => Value::Date(integer as i32),
-            Self::Time => Value::Time(integer),
-            Self::Timestamp => Value::Timestamp(integer),
-            Self::TimestampTz => Value::TimestampTz(integer),
+            Self::Bool => ValueRef::Bool(integer != 0),
+            Self::Int => ValueRef::Int(integer),
+            Self::Float4 => ValueRef::Float4(f32::from_bits(integer as u32)),
+            Self::Float8 => ValueRef::Float8(f64::from_bits(integer as u64)),
+            Self::Date => ValueRef::Date(integer as i32),
+            Self::Time => ValueRef::Time(integer),
+            Self::Timestamp => ValueRef::Timestamp(integer),
+            Self::TimestampTz => ValueRef::TimestampTz(integer),
             Self::Label(labels) => {
-                labels.get(integer as usize).map_or(Value::Null, |l| Value::Text(l.clone()))
+                labels.get(integer as usize).map_or(ValueRef::Null, |l| ValueRef::Text(l))
             }
         }
     }
@@ -125,50 +125,72 @@ fn width_of(code: usize) -> (u32, bool) {
     TABLE.get(code & 15).copied().unwrap_or((0, false))
 }
 
-/// Reads the values of a group one by one.
-#[derive(Clone, Copy)]
-pub(super) struct GroupReader {
-    width: u32,
+/// Where the values of one group stand in the bit string, and how.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Span {
+    /// Bit of the first value.
+    at: u32,
+    width: u8,
     zigzag: bool,
 }
 
-impl GroupReader {
+impl Span {
+    /// The group whose code stands at this bit.
     #[inline]
-    pub(super) fn begin(reader: &mut BitReader<'_>) -> Self {
-        let (width, zigzag) = width_of(reader.read(CODE_BITS) as usize);
-        Self { width, zigzag }
+    pub(super) fn begin(bytes: &[u8], at: usize) -> Self {
+        let (width, zigzag) = width_of((word_at(bytes, at) & 15) as usize);
+        Self { at: at as u32 + CODE_BITS, width: width as u8, zigzag }
+    }
+
+    /// The bit after so many values.
+    #[inline]
+    pub(super) fn end(self, values: usize) -> usize {
+        self.place(values)
     }
 
     #[inline]
-    pub(super) fn next(self, reader: &mut BitReader<'_>) -> i64 {
-        let raw = reader.read(self.width);
+    fn place(self, index: usize) -> usize {
+        self.at as usize + index * usize::from(self.width)
+    }
+
+    #[inline]
+    pub(super) fn value(self, bytes: &[u8], index: usize) -> i64 {
+        let raw = read_at(bytes, self.place(index), u32::from(self.width));
         if self.zigzag { (raw >> 1) as i64 ^ -((raw & 1) as i64) } else { raw as i64 }
     }
 
-    /// Calls `each` with the group's next values, exactly so many. Most groups are unsigned and
-    /// short enough to be read as one word.
+    /// Calls `each` with `count` values from `first` on. Most groups are unsigned and short enough
+    /// to be read as one word.
     #[inline]
     pub(super) fn for_each(
         self,
-        reader: &mut BitReader<'_>,
-        values: usize,
+        bytes: &[u8],
+        first: usize,
+        count: usize,
         mut each: impl FnMut(i64),
     ) {
-        let bits = values * self.width as usize;
-        if bits <= 64 && self.width < 64 && !self.zigzag {
-            let (mut word, mask) = (reader.read(bits as u32), (1 << self.width) - 1);
-            for _ in 0..values {
+        if count * usize::from(self.width) <= 57 && !self.zigzag {
+            let (mut word, mask) = (word_at(bytes, self.place(first)), (1_u64 << self.width) - 1);
+            for _ in 0..count {
                 each((word & mask) as i64);
                 word >>= self.width;
             }
         } else {
-            (0..values).for_each(|_| each(self.next(reader)));
+            (first..first + count).for_each(|index| each(self.value(bytes, index)));
         }
     }
 
+    /// Whether this value could stand in the group as it is.
     #[inline]
-    pub(super) fn skip(self, reader: &mut BitReader<'_>, values: usize) {
-        reader.skip(values * self.width as usize);
+    pub(super) fn fits(self, value: i64) -> bool {
+        let raw = if self.zigzag { zigzag(value) } else { value as u64 };
+        (self.zigzag || value >= 0) && 64 - raw.leading_zeros() <= u32::from(self.width)
+    }
+
+    /// Overwrites a value with one that [`Span::fits`].
+    pub(super) fn write(self, bytes: &mut [u8], index: usize, value: i64) {
+        let raw = if self.zigzag { zigzag(value) } else { value as u64 };
+        write_at(bytes, self.place(index), u32::from(self.width), raw);
     }
 }
 
@@ -186,14 +208,21 @@ mod tests {
             let mut writer = BitWriter::new(&mut bytes);
             write_group(&mut writer, &values);
             writer.finish();
-            let mut reader = BitReader::new(&bytes);
-            let group = GroupReader::begin(&mut reader);
-            let mut single = reader;
+            let span = Span::begin(&bytes, 0);
             let mut read = Vec::new();
-            group.for_each(&mut reader, values.len(), |value| read.push(value));
+            span.for_each(&bytes, 0, values.len(), |value| read.push(value));
             prop_assert_eq!(&read, &values);
-            for value in &values {
-                prop_assert_eq!(group.next(&mut single), *value);
+            prop_assert_eq!(span.end(values.len()).div_ceil(8), bytes.len());
+            for (index, value) in values.iter().enumerate() {
+                prop_assert_eq!(span.value(&bytes, index), *value);
+                let mut patched = bytes.clone();
+                let last = values.len() - 1;
+                if span.fits(*value) {
+                    span.write(&mut patched, last, *value);
+                    prop_assert_eq!(span.value(&patched, last), *value);
+                    span.write(&mut patched, last, values[last]);
+                }
+                prop_assert_eq!(&patched, &bytes);
             }
         }
     }

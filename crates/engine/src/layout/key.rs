@@ -1,8 +1,8 @@
 //! Canonical keys of packed instances, without decoding the rest of them.
 
-use super::Layout;
-use cachetier_model::{ColumnId, ColumnType, GroupSchema, LookupKey, RootKey, Value};
-use smallvec::SmallVec;
+use super::{Layout, Scratch};
+use cachetier_model::key::canonical_bytes;
+use cachetier_model::{ColumnId, ColumnType, GroupSchema, LookupKey, RootKey};
 
 /// How a key is read from root rows: which columns, and how they become canonical.
 #[derive(Clone, Debug)]
@@ -25,49 +25,67 @@ impl KeyShape {
             [(id, ColumnType::Int2 | ColumnType::Int4 | ColumnType::Int8)] => Some(*id),
             _ => None,
         };
-        Self { columns, integer }
+        let nullable = columns.iter().any(|(id, _)| {
+            schema.root().and_then(|r| r.columns.get(*id)).is_none_or(|c| !c.not_null)
+        });
+        Self { columns, integer: integer.filter(|_| !nullable) }
     }
 
     /// Whether the packed instance has these canonical key bytes.
+    #[inline]
     pub(crate) fn matches(&self, layout: &Layout, packed: &[u8], key: &[u8]) -> bool {
-        match self.integer {
-            Some(column) => {
-                match (layout.root_cell(packed, column), key.split_first_chunk::<9>()) {
-                    (Value::Int(v), Some((bytes, []))) => *bytes == integer_key(v),
-                    _ => false,
-                }
-            }
-            None => self.values(layout, packed).is_some_and(|values| {
-                LookupKey::encode(&values).is_ok_and(|own| own.as_bytes() == key)
-            }),
+        if let Some(column) = self.integer {
+            let own = layout.root_integer(packed, column).map(integer_key);
+            return own.is_some_and(|own| own.as_slice() == key);
         }
+        let mut rest = Some(key);
+        let whole = self.each_piece(layout, packed, &mut |piece| {
+            rest = rest.and_then(|rest| rest.strip_prefix(piece));
+        });
+        whole.is_some() && rest.is_some_and(<[u8]>::is_empty)
     }
 
     /// XXH3 of the canonical key bytes.
     pub(crate) fn hash(&self, layout: &Layout, packed: &[u8]) -> u64 {
-        match (self.integer, self.integer.map(|column| layout.root_cell(packed, column))) {
-            (Some(_), Some(Value::Int(v))) => hash_key(&integer_key(v)),
-            _ => self.root_key(layout, packed).map_or(0, |key| hash_key(key.as_bytes())),
+        match self.integer.and_then(|column| layout.root_integer(packed, column)) {
+            Some(value) => hash_key(&integer_key(value)),
+            None => self.bytes(layout, packed).map_or(0, |key| hash_key(&key)),
         }
     }
 
     pub(crate) fn root_key(&self, layout: &Layout, packed: &[u8]) -> Option<RootKey> {
-        RootKey::encode(&self.values(layout, packed)?).ok()
+        self.bytes(layout, packed).map(|key| RootKey::from_bytes(key.into()))
     }
 
     /// `None` when a column of it is NULL.
     pub(crate) fn lookup_key(&self, layout: &Layout, packed: &[u8]) -> Option<LookupKey> {
-        LookupKey::encode(&self.values(layout, packed)?).ok()
+        self.bytes(layout, packed).map(|key| LookupKey::from_bytes(key.into()))
     }
 
-    fn values(&self, layout: &Layout, packed: &[u8]) -> Option<SmallVec<[Value; 2]>> {
-        self.columns
-            .iter()
-            .map(|(id, column_type)| match layout.root_cell(packed, *id) {
-                Value::Null => None,
-                value => Some(column_type.canonical_key(&value)),
-            })
-            .collect()
+    fn bytes(&self, layout: &Layout, packed: &[u8]) -> Option<Vec<u8>> {
+        if let Some(value) = self.integer.and_then(|column| layout.root_integer(packed, column)) {
+            return Some(integer_key(value).to_vec());
+        }
+        let mut key = Vec::with_capacity(self.columns.len() * 24);
+        self.each_piece(layout, packed, &mut |piece| key.extend_from_slice(piece))?;
+        key.shrink_to_fit();
+        Some(key)
+    }
+
+    /// The canonical key bytes, piece by piece; `None` when a column is NULL.
+    fn each_piece(
+        &self,
+        layout: &Layout,
+        packed: &[u8],
+        push: &mut impl FnMut(&[u8]),
+    ) -> Option<()> {
+        let root = layout.root(packed)?;
+        let mut scratch = Scratch::new();
+        for (id, column_type) in &self.columns {
+            let value = column_type.canonical_ref(root.value(None, 0, *id, &mut scratch));
+            canonical_bytes(value, push)?;
+        }
+        Some(())
     }
 }
 

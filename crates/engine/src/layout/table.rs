@@ -5,10 +5,16 @@
 //! are written differently there (numeric `1.0` and `1.00` are one key).
 
 mod column;
+mod patch;
+mod view;
 
-use super::bits::{BitReader, BitWriter};
+pub(crate) use patch::Patch;
+pub(crate) use view::View;
+
+use super::bits::BitWriter;
 use cachetier_model::{ColumnId, Row, TableSchema, Value};
-use column::{Group, Nulls, TextColumn};
+use column::{Group, TextColumn};
+use view::{Place, Run};
 
 const FLAG_NULLS: u8 = 1;
 const FLAG_EXPLICIT_KEY: u8 = 2;
@@ -19,16 +25,20 @@ const COUNT_LONG: usize = 63;
 const ROOT_GROUP: usize = 5;
 
 #[derive(Clone, Debug)]
-pub(super) struct TableLayout {
+pub(crate) struct TableLayout {
     columns: usize,
     nullable: Vec<ColumnId>,
+    /// The table's own columns, then those of the implied key, for sections that store them.
     groups: Vec<Group>,
+    groups_own: usize,
     texts: Vec<TextColumn>,
+    texts_own: usize,
     /// (column here, column of the root) of the implied root key; empty for the root.
     implied: Vec<(ColumnId, ColumnId)>,
-    /// Groups and texts of the implied columns, for sections that store them.
-    key_groups: Vec<Group>,
-    key_texts: Vec<TextColumn>,
+    /// Where each column stands.
+    places: Vec<Place>,
+    /// All columns in order, those of one group taken together.
+    runs: Vec<Run>,
 }
 
 /// The value of a column is of another kind than its type, or an unknown enum label.
@@ -59,23 +69,33 @@ impl TableLayout {
             .filter(|id| table.columns.get(*id).is_some_and(|c| !c.not_null))
             .collect();
         let group_size = if root.is_none() { ROOT_GROUP } else { 1 };
+        let mut groups = Group::compile(table, &own, group_size);
+        let mut texts = TextColumn::compile(table, &own, &nullable);
+        let (groups_own, texts_own) = (groups.len(), texts.len());
+        groups.extend(Group::compile(table, &keys, 1));
+        texts.extend(TextColumn::compile(table, &keys, &nullable));
+        let places = Place::compile(table, &groups, &texts, &nullable, &implied);
         Self {
             columns: table.columns.len(),
-            groups: Group::compile(table, &own, group_size, &nullable),
-            texts: TextColumn::compile(table, &own, &nullable),
-            key_groups: Group::compile(table, &keys, 1, &nullable),
-            key_texts: TextColumn::compile(table, &keys, &nullable),
+            runs: Run::compile(&places, &groups),
+            places,
+            groups,
+            groups_own,
+            texts,
+            texts_own,
             nullable,
             implied,
         }
     }
 
-    fn groups(&self, explicit: bool) -> impl Iterator<Item = &Group> {
-        self.groups.iter().chain(self.key_groups.iter().filter(move |_| explicit))
+    fn groups(&self, explicit: bool) -> &[Group] {
+        let count = if explicit { self.groups.len() } else { self.groups_own };
+        self.groups.get(..count).unwrap_or_default()
     }
 
-    fn texts(&self, explicit: bool) -> impl Iterator<Item = &TextColumn> {
-        self.texts.iter().chain(self.key_texts.iter().filter(move |_| explicit))
+    fn texts(&self, explicit: bool) -> &[TextColumn] {
+        let count = if explicit { self.texts.len() } else { self.texts_own };
+        self.texts.get(..count).unwrap_or_default()
     }
 
     /// Appends the section of these rows; each must have a value per column.
@@ -111,87 +131,6 @@ impl TableLayout {
             column.write(rows, out)?;
         }
         Ok(())
-    }
-
-    pub(super) fn row_count(&self, section: &[u8]) -> usize {
-        read_head(section).0.rows
-    }
-
-    /// Bytes of the section that `bytes` begins with.
-    pub(super) fn section_length(&self, bytes: &[u8]) -> usize {
-        let (head, at) = read_head(bytes);
-        if head.rows == 0 {
-            return at;
-        }
-        let body = bytes.get(at..).unwrap_or_default();
-        let mut bits = BitReader::new(body);
-        let nulls = self.nulls(head, body, &mut bits);
-        let explicit = head.flags & FLAG_EXPLICIT_KEY != 0;
-        self.groups(explicit).for_each(|group| group.skip(&mut bits, head.rows));
-        let mut rest = body.get(bits.bytes_read()..).unwrap_or_default();
-        for column in self.texts(explicit) {
-            rest = column.skip(rest, head.rows, nulls);
-        }
-        bytes.len() - rest.len()
-    }
-
-    /// The rows of a section; `root` is the decoded root row, for the implied key.
-    pub(super) fn decode(&self, section: &[u8], root: Option<&Row>) -> Vec<Row> {
-        let (head, at) = read_head(section);
-        let empty = || (0..self.columns).map(|_| Value::Null).collect();
-        let mut rows: Vec<Row> = (0..head.rows).map(|_| empty()).collect();
-        if rows.is_empty() {
-            return rows;
-        }
-        let body = section.get(at..).unwrap_or_default();
-        let mut bits = BitReader::new(body);
-        let nulls = self.nulls(head, body, &mut bits);
-        let explicit = head.flags & FLAG_EXPLICIT_KEY != 0;
-        self.groups(explicit).for_each(|group| group.read(&mut bits, &mut rows, nulls));
-        let mut rest = body.get(bits.bytes_read()..).unwrap_or_default();
-        let mut scratch = Vec::with_capacity(32);
-        for column in self.texts(explicit) {
-            rest = column.read(rest, &mut rows, nulls, &mut scratch);
-        }
-        if let (false, Some(root)) = (explicit, root) {
-            for (here, there) in &self.implied {
-                let Some(value) = root.get(*there) else { continue };
-                rows.iter_mut()
-                    .filter_map(|row| row.get_mut(*here))
-                    .for_each(|cell| cell.clone_from(value));
-            }
-        }
-        rows
-    }
-
-    /// One cell of a section with one row: the root's.
-    pub(super) fn cell(&self, section: &[u8], column: ColumnId) -> Value {
-        let (head, at) = read_head(section);
-        let body = section.get(at..).unwrap_or_default();
-        let mut bits = BitReader::new(body);
-        let nulls = self.nulls(head, body, &mut bits);
-        for group in &self.groups {
-            if let Some(value) = group.cell(&mut bits, column, nulls) {
-                return value;
-            }
-        }
-        let mut rest = body.get(bits.bytes_read()..).unwrap_or_default();
-        for text in &self.texts {
-            if text.is(column) {
-                return text.cell(rest, nulls);
-            }
-            rest = text.skip(rest, head.rows, nulls);
-        }
-        Value::Null
-    }
-
-    /// The NULL bitmap stands first in the bit string; steps over it.
-    fn nulls<'a>(&self, head: Head, body: &'a [u8], bits: &mut BitReader<'a>) -> Nulls<'a> {
-        if head.flags & FLAG_NULLS == 0 {
-            return Nulls::none();
-        }
-        bits.skip(head.rows * self.nullable.len());
-        Nulls::new(body, self.nullable.len())
     }
 }
 

@@ -3,6 +3,9 @@
 //! One header byte per value, or per column when all rows agree: alphabet and length in
 //! characters. Digits take 3.3 bits each, capitals 4.7, numbers and dates 4, all else its bytes.
 
+use super::bits::word;
+use smallvec::SmallVec;
+
 const RAW: u8 = 0;
 const DIGITS: u8 = 1;
 const CAPITALS: u8 = 2;
@@ -24,8 +27,8 @@ const CAPITAL_BYTES: [usize; CAPITAL_BLOCK + 1] = [0, 1, 2, 2, 3, 3, 4, 5, 5, 6,
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Header {
+    length: u32,
     alphabet: u8,
-    length: usize,
 }
 
 impl Header {
@@ -42,13 +45,14 @@ impl Header {
         } else {
             RAW
         };
-        Self { alphabet, length: bytes.len() }
+        Self { alphabet, length: bytes.len() as u32 }
     }
 
     fn write(self, out: &mut Vec<u8>) {
-        out.push(self.alphabet << 6 | self.length.min(LONG) as u8);
-        if self.length >= LONG {
-            let mut rest = (self.length - LONG) as u64;
+        let length = self.length as usize;
+        out.push(self.alphabet << 6 | length.min(LONG) as u8);
+        if length >= LONG {
+            let mut rest = length - LONG;
             while rest >= 0x80 {
                 out.push(rest as u8 | 0x80);
                 rest >>= 7;
@@ -57,18 +61,39 @@ impl Header {
         }
     }
 
+    /// The header at byte `at`, and how long it is.
+    #[inline]
+    fn read(bytes: &[u8], at: usize) -> (Self, usize) {
+        let first = bytes.get(at).copied().unwrap_or(0);
+        let short = usize::from(first & 0x3f);
+        if short < LONG {
+            return (Self { alphabet: first >> 6, length: short as u32 }, 1);
+        }
+        let (mut length, mut read) = (LONG, 1);
+        for shift in (0..35).step_by(7) {
+            let byte = bytes.get(at + read).copied().unwrap_or(0);
+            read += 1;
+            length += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+        }
+        (Self { alphabet: first >> 6, length: length as u32 }, read)
+    }
+
     /// Bytes of the packed value.
     #[inline]
     fn payload(self) -> usize {
+        let length = self.length as usize;
         let blocks = |block: usize, table: &[usize]| {
-            let (whole, rest) = (self.length / block, self.length % block);
+            let (whole, rest) = (length / block, length % block);
             whole * table.last().copied().unwrap_or(0) + table.get(rest).copied().unwrap_or(0)
         };
         match self.alphabet {
             DIGITS => blocks(DIGIT_BLOCK, &DIGIT_BYTES),
             CAPITALS => blocks(CAPITAL_BLOCK, &CAPITAL_BYTES),
-            NIBBLES => self.length.div_ceil(2),
-            _ => self.length,
+            NIBBLES => length.div_ceil(2),
+            _ => length,
         }
     }
 }
@@ -123,127 +148,202 @@ fn pack_blocks(
     }
 }
 
-/// Reads the values of a column in order.
-pub(super) struct ColumnReader<'a> {
-    rest: &'a [u8],
+/// Where the values of one column stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextSpan {
+    /// The first value; its header when each has its own.
+    at: u32,
     /// The common header, and the packed size that follows from it.
-    uniform: Option<(Header, usize)>,
+    uniform: Option<(Header, u32)>,
 }
 
-impl<'a> ColumnReader<'a> {
-    /// `bytes` begins at the column; call only when at least one row has a value.
-    pub(super) fn begin(bytes: &'a [u8]) -> Self {
-        match bytes.split_first() {
-            Some((&MIXED, rest)) => Self { rest, uniform: None },
-            _ => {
-                let mut reader = Self { rest: bytes, uniform: None };
-                let header = reader.header();
-                reader.uniform = Some((header, header.payload()));
-                reader
-            }
+impl TextSpan {
+    /// The column that begins at byte `at`; call only when at least one row has a value.
+    #[inline]
+    pub(super) fn begin(bytes: &[u8], at: usize) -> Self {
+        if bytes.get(at) == Some(&MIXED) {
+            return Self { at: at as u32 + 1, uniform: None };
         }
+        let (header, length) = Header::read(bytes, at);
+        Self { at: (at + length) as u32, uniform: Some((header, header.payload() as u32)) }
     }
 
-    fn byte(&mut self) -> u8 {
-        match self.rest.split_first() {
-            Some((byte, rest)) => {
-                self.rest = rest;
-                *byte
-            }
-            None => 0,
-        }
+    /// Values of this many bytes each without any header.
+    pub(super) fn bare(at: usize, size: usize) -> Self {
+        let header = Header { alphabet: RAW, length: size as u32 };
+        Self { at: at as u32, uniform: Some((header, size as u32)) }
     }
 
-    fn header(&mut self) -> Header {
-        let first = self.byte();
-        let mut length = usize::from(first & 0x3f);
-        if length >= LONG {
-            length = LONG;
-            for shift in (0..63).step_by(7) {
-                let byte = self.byte();
-                length += usize::from(byte & 0x7f) << shift;
-                if byte & 0x80 == 0 {
-                    break;
-                }
-            }
-        }
-        Header { alphabet: first >> 6, length }
+    /// The byte after so many values; at most the end of the bytes.
+    #[inline]
+    pub(super) fn end(self, bytes: &[u8], values: usize) -> usize {
+        self.advance(bytes, self.at as usize, values).min(bytes.len())
     }
 
-    /// Appends the next value to `out`.
-    pub(super) fn next(&mut self, out: &mut Vec<u8>) {
-        let (header, payload) = self.uniform.unwrap_or_else(|| {
-            let header = self.header();
-            (header, header.payload())
-        });
-        let (packed, rest) = self.rest.split_at_checked(payload).unwrap_or((self.rest, &[]));
-        self.rest = rest;
-        match header.alphabet {
-            DIGITS => {
-                unpack_blocks::<10>(out, packed, header.length, DIGIT_BLOCK, &DIGIT_BYTES, b'0')
-            }
-            CAPITALS => {
-                unpack_blocks::<26>(
-                    out,
-                    packed,
-                    header.length,
-                    CAPITAL_BLOCK,
-                    &CAPITAL_BYTES,
-                    b'A',
-                );
-            }
-            NIBBLES => {
-                let letter = |n: u8| NIBBLE_ALPHABET.get(usize::from(n)).copied().unwrap_or(b'0');
-                let both = packed.iter().flat_map(|b| [letter(b & 15), letter(b >> 4)]);
-                out.extend(both.take(header.length));
-            }
-            _ => out.extend_from_slice(packed),
-        }
+    /// Where the first value begins.
+    #[inline]
+    pub(super) fn start(self) -> usize {
+        self.at as usize
     }
 
-    pub(super) fn skip(&mut self, values: usize) {
+    /// Where the value begins that stands `values` after the one at `at`.
+    #[inline]
+    pub(super) fn advance(self, bytes: &[u8], mut at: usize, values: usize) -> usize {
         if let Some((_, payload)) = self.uniform {
-            self.rest = self.rest.get(payload * values..).unwrap_or_default();
-            return;
+            return at + payload as usize * values;
         }
         for _ in 0..values {
-            let payload = self.header().payload();
-            self.rest = self.rest.get(payload..).unwrap_or_default();
+            let (header, length) = Header::read(bytes, at);
+            at = (at + length + header.payload()).min(bytes.len());
         }
+        at
     }
 
-    /// What follows the values read so far.
-    pub(super) fn rest(&self) -> &'a [u8] {
-        self.rest
+    /// The value that begins at `at`.
+    #[inline]
+    pub(super) fn value(self, bytes: &[u8], at: usize) -> Packed<'_> {
+        let (header, at, payload) = match self.uniform {
+            Some((header, payload)) => (header, at, payload as usize),
+            None => {
+                let (header, length) = Header::read(bytes, at);
+                (header, at + length, header.payload())
+            }
+        };
+        let bytes = bytes.get(at..).unwrap_or_default();
+        if bytes.len() < payload {
+            let header = Header { alphabet: RAW, length: 0 };
+            return Packed { header, payload: 0, at, bytes };
+        }
+        Packed { header, payload, at, bytes }
     }
 }
 
-fn unpack_blocks<const BASE: u64>(
-    out: &mut Vec<u8>,
-    packed: &[u8],
-    length: usize,
-    block: usize,
-    sizes: &[usize],
-    zero: u8,
-) {
-    let mut packed = packed;
-    let start = out.len();
-    out.resize(start + length, zero);
-    for letters in out.get_mut(start..).unwrap_or_default().chunks_mut(block) {
-        let size = sizes.get(letters.len()).copied().unwrap_or(8);
-        let (head, rest) = packed.split_at_checked(size).unwrap_or((packed, &[]));
-        packed = rest;
-        let mut number = little_endian(head);
-        for letter in letters.iter_mut().rev() {
-            *letter = zero + (number % BASE) as u8;
-            number /= BASE;
+/// One packed value.
+#[derive(Clone, Copy)]
+pub(super) struct Packed<'a> {
+    header: Header,
+    payload: usize,
+    /// Where it begins.
+    at: usize,
+    /// From its first byte on, with what follows it.
+    bytes: &'a [u8],
+}
+
+/// Room to unpack a text into.
+pub(crate) type Scratch = SmallVec<[u8; 64]>;
+
+impl<'a> Packed<'a> {
+    /// As it lies there.
+    pub(super) fn raw(self) -> &'a [u8] {
+        self.bytes.get(..self.payload).unwrap_or_default()
+    }
+
+    /// Where it lies.
+    pub(super) fn start(self) -> usize {
+        self.at
+    }
+
+    /// The text's bytes, where they lie or unpacked into `scratch`.
+    #[inline]
+    pub(super) fn unpack<'s>(self, scratch: &'s mut Scratch) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        let (length, packed) = (self.header.length as usize, self.bytes);
+        if self.header.alphabet == RAW {
+            return self.raw();
         }
+        scratch.clear();
+        scratch.resize(length, 0);
+        match self.header.alphabet {
+            DIGITS => {
+                for (number, digits) in scratch.chunks_mut(DIGIT_BLOCK).enumerate() {
+                    let size = DIGIT_BYTES.get(digits.len()).copied().unwrap_or(8);
+                    write_digits(block_at(packed, number * 8, size), digits);
+                }
+            }
+            CAPITALS => {
+                for (number, letters) in scratch.chunks_mut(CAPITAL_BLOCK).enumerate() {
+                    let size = CAPITAL_BYTES.get(letters.len()).copied().unwrap_or(8);
+                    let mut block = block_at(packed, number * 8, size);
+                    for letter in letters.iter_mut().rev() {
+                        *letter = b'A' + (block % 26) as u8;
+                        block /= 26;
+                    }
+                }
+            }
+            _ => {
+                let letter = |n: u8| NIBBLE_ALPHABET.get(usize::from(n)).copied().unwrap_or(b'0');
+                let both = packed.iter().flat_map(|b| [letter(b & 15), letter(b >> 4)]);
+                scratch.iter_mut().zip(both).for_each(|(to, from)| *to = from);
+            }
+        }
+        scratch
+    }
+
+    /// The text with spaces up to `length` characters.
+    pub(super) fn unpack_padded<'s>(self, length: usize, scratch: &'s mut Scratch) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        // packed alphabets are ASCII: bytes are characters
+        if self.header.alphabet != RAW {
+            self.unpack(scratch);
+            if scratch.len() < length {
+                scratch.resize(length, b' ');
+            }
+            return scratch;
+        }
+        scratch.clear();
+        scratch.extend_from_slice(self.raw());
+        let characters = std::str::from_utf8(scratch).unwrap_or_default().chars().count();
+        let missing = length.saturating_sub(characters);
+        scratch.resize(scratch.len() + missing, b' ');
+        scratch
+    }
+
+    /// `text` packed to be written over this value; `None` when it takes another form.
+    pub(super) fn patch(self, text: &[u8]) -> Option<Scratch> {
+        let header = Header::of(text);
+        if header != self.header {
+            return None;
+        }
+        let mut out = Vec::with_capacity(self.payload);
+        pack(&mut out, header, text);
+        Some(Scratch::from_vec(out))
     }
 }
 
-/// Up to eight bytes as a number.
-fn little_endian(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+/// Up to eight bytes of one block as a number; every block but the last takes eight.
+#[inline]
+fn block_at(packed: &[u8], at: usize, size: usize) -> u64 {
+    let block = word(packed, at);
+    if size >= 8 { block } else { block & ((1 << (size * 8)) - 1) }
+}
+
+/// Two digits at a time, from the end.
+#[inline]
+fn write_digits(mut number: u64, digits: &mut [u8]) {
+    const PAIRS: [[u8; 2]; 100] = {
+        let mut pairs = [[b'0'; 2]; 100];
+        let mut n = 0;
+        #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
+        while n < 100 {
+            pairs[n] = [b'0' + (n / 10) as u8, b'0' + (n % 10) as u8];
+            n += 1;
+        }
+        pairs
+    };
+    let mut pairs = digits.rchunks_exact_mut(2);
+    for pair in pairs.by_ref() {
+        if let (Some(digits), [high, low]) = (PAIRS.get((number % 100) as usize), pair) {
+            [*high, *low] = *digits;
+        }
+        number /= 100;
+    }
+    if let [first] = pairs.into_remainder() {
+        *first = b'0' + (number % 10) as u8;
+    }
 }
 
 #[cfg(test)]
@@ -255,16 +355,13 @@ mod tests {
         let mut bytes = Vec::new();
         write_column(&mut bytes, values);
         bytes.push(0xaa);
-        let mut reader = ColumnReader::begin(&bytes);
-        for value in values {
-            let mut out = Vec::new();
-            reader.next(&mut out);
-            assert_eq!(out, *value);
+        let span = TextSpan::begin(&bytes, 0);
+        for (index, value) in values.iter().enumerate() {
+            let packed = span.value(&bytes, span.advance(&bytes, span.start(), index));
+            assert_eq!(packed.unpack(&mut Scratch::new()), *value);
+            assert_eq!(packed.patch(value).unwrap().as_slice(), packed.raw());
         }
-        assert_eq!(reader.rest(), [0xaa]);
-        let mut skipping = ColumnReader::begin(&bytes);
-        skipping.skip(values.len());
-        assert_eq!(skipping.rest(), [0xaa]);
+        assert_eq!(span.end(&bytes, values.len()), bytes.len() - 1);
         bytes.len() - 1
     }
 

@@ -78,16 +78,6 @@ impl ColumnType {
     /// The form of a checked value whose equality is the backend's equality of keys: numeric
     /// without trailing zeros, char without padding, floats without a negative zero.
     pub fn canonical_key(&self, value: &Value) -> Value {
-        match (self, value) {
-            (ColumnType::Numeric { .. }, Value::Text(text)) => {
-                Value::Text(decimal::without_trailing_zeros(text).into())
-            }
-            (ColumnType::Char { .. }, Value::Text(text)) => {
-                Value::Text(text.trim_end_matches(' ').into())
-            }
-            (_, Value::Float4(v)) if *v == 0.0 => Value::Float4(0.0),
-            (_, Value::Float8(v)) if *v == 0.0 => Value::Float8(0.0),
-            _ => value.clone(),
-        }
+        self.canonical_ref(value.as_value_ref()).to_value()
     }
 }

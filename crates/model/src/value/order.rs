@@ -1,25 +1,32 @@
 //! Order and equality of values, as the backend defines them (text: by bytes, see
 //! [`super::Comparability`]).
 
-use super::{ColumnType, Value, decimal};
+use super::{ColumnType, Value, ValueRef, decimal};
 use std::cmp::Ordering;
 
 impl ColumnType {
     /// SQL comparison of two values of this type; `None` when one of them is NULL or of another
     /// kind.
     pub fn compare(&self, a: &Value, b: &Value) -> Option<Ordering> {
+        self.compare_refs(a.as_value_ref(), b.as_value_ref())
+    }
+
+    /// [`ColumnType::compare`] of borrowed values.
+    #[inline]
+    pub fn compare_refs(&self, a: ValueRef<'_>, b: ValueRef<'_>) -> Option<Ordering> {
+        use ValueRef as V;
         match (a, b) {
-            (Value::Bool(a), Value::Bool(b)) => Some(a.cmp(b)),
-            (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
-            (Value::Float4(a), Value::Float4(b)) => Some(floats(f64::from(*a), f64::from(*b))),
-            (Value::Float8(a), Value::Float8(b)) => Some(floats(*a, *b)),
-            (Value::Text(a), Value::Text(b)) => self.compare_text(a, b),
-            (Value::Bytes(a), Value::Bytes(b)) => Some(a.cmp(b)),
-            (Value::Uuid(a), Value::Uuid(b)) => Some(a.cmp(b)),
-            (Value::Date(a), Value::Date(b)) => Some(a.cmp(b)),
-            (Value::Time(a), Value::Time(b)) => Some(a.cmp(b)),
-            (Value::Timestamp(a), Value::Timestamp(b)) => Some(a.cmp(b)),
-            (Value::TimestampTz(a), Value::TimestampTz(b)) => Some(a.cmp(b)),
+            (V::Int(a), V::Int(b)) => Some(a.cmp(&b)),
+            (V::Bool(a), V::Bool(b)) => Some(a.cmp(&b)),
+            (V::Float4(a), V::Float4(b)) => Some(floats(f64::from(a), f64::from(b))),
+            (V::Float8(a), V::Float8(b)) => Some(floats(a, b)),
+            (V::Text(a), V::Text(b)) => self.compare_text(a, b),
+            (V::Bytes(a), V::Bytes(b)) => Some(a.cmp(b)),
+            (V::Uuid(a), V::Uuid(b)) => Some(a.cmp(&b)),
+            (V::Date(a), V::Date(b)) => Some(a.cmp(&b)),
+            (V::Time(a), V::Time(b))
+            | (V::Timestamp(a), V::Timestamp(b))
+            | (V::TimestampTz(a), V::TimestampTz(b)) => Some(a.cmp(&b)),
             _ => None,
         }
     }

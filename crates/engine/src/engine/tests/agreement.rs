@@ -157,6 +157,31 @@ impl World {
             _ => self.refuse_commits(&key, &row, random),
         }
         self.check(&key);
+        self.check_plan(&key, random);
+    }
+
+    /// Rows and columns chosen from the packed form are those chosen from the whole rows.
+    fn check_plan(&mut self, key: &RootKey, random: &mut ChaCha8Rng) {
+        let mut plan = cachetier_model::ReadPlan::default();
+        for _ in 0..random.random_range(1..3) {
+            let table = random.random_range(0..self.schema.tables.len());
+            let all = 0..self.schema.tables[table].columns.len();
+            let columns = all.clone().filter(|_| random.random_bool(0.3));
+            let columns = columns.chain(all.clone().take(1)).collect();
+            let conditions = self.conditions(table, random);
+            plan.tables.push(cachetier_model::TableRead { table, columns, conditions });
+        }
+        let Ok(ReadAnswer::Found { tables, .. }) = self.engine.read(key, &plan) else { return };
+        let seen = self.seen_at(key);
+        let wanted = plan.tables.iter().map(|read| {
+            let schema = &self.schema.tables[read.table];
+            let rows = seen.tables[read.table].iter();
+            let rows = rows.filter(|row| naive::holds(schema, row, &read.conditions));
+            rows.map(|row| read.columns.iter().map(|c| row[*c].clone()).collect()).collect()
+        });
+        let wanted = Instance { tables: wanted.collect() };
+        assert!(samples::same(&Instance { tables }, &wanted), "{plan:?} {wanted:?}");
+        self.meet("plan");
     }
 
     fn transact(&mut self, key: &RootKey, row: &Row, random: &mut ChaCha8Rng) {
@@ -461,6 +486,7 @@ fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
         "cleared",
         "restarted",
         "request",
+        "plan",
     ] {
         assert!(met.get(what).is_some_and(|n| *n > 20), "{what} was hardly met: {met:?}");
     }

@@ -29,7 +29,7 @@ pub(super) fn kind(error: &TransactError) -> &'static str {
     }
 }
 
-fn holds(table: &TableSchema, row: &Row, conditions: &[Condition]) -> bool {
+pub(super) fn holds(table: &TableSchema, row: &Row, conditions: &[Condition]) -> bool {
     conditions.iter().all(|c| {
         let order = |v: &Value| table.columns[c.column].column_type.compare(&row[c.column], v);
         let first = || c.values.first().and_then(order);

@@ -1,16 +1,18 @@
 //! Columns of a section: groups of integers and single text columns.
 
 use super::Misfit;
-use crate::layout::bits::{BitReader, BitWriter};
-use crate::layout::integer::{GroupReader, IntegerKind, write_group};
-use crate::layout::text::{ColumnReader, write_column};
+use crate::layout::bits::BitWriter;
+use crate::layout::integer::{IntegerKind, write_group};
+use crate::layout::text::write_column;
 use cachetier_model::{ColumnId, ColumnType, Row, TableSchema, Value};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Which cells of a section are NULL.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Nulls<'a> {
     bitmap: &'a [u8],
+    /// Nullable columns; 0 when the section has no NULL.
     per_row: usize,
 }
 
@@ -23,9 +25,13 @@ impl<'a> Nulls<'a> {
         Self { bitmap, per_row }
     }
 
+    pub(super) fn any(self) -> bool {
+        self.per_row > 0
+    }
+
     /// `position` of the column among the nullable ones.
     #[inline]
-    fn is_null(self, row: usize, position: Option<usize>) -> bool {
+    pub(super) fn is_null(self, row: usize, position: Option<usize>) -> bool {
         match position {
             Some(position) if self.per_row > 0 => {
                 let bit = row * self.per_row + position;
@@ -34,50 +40,42 @@ impl<'a> Nulls<'a> {
             _ => false,
         }
     }
+
+    /// How many of these rows have a value.
+    #[inline]
+    pub(super) fn present(self, rows: Range<usize>, position: Option<usize>) -> usize {
+        match position {
+            Some(_) if self.per_row > 0 => rows.filter(|row| !self.is_null(*row, position)).count(),
+            _ => rows.len(),
+        }
+    }
 }
 
 /// Integer columns that share one width.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
-    columns: Vec<IntegerColumn>,
-    first: ColumnId,
-    /// Their kind, when the columns stand side by side in the table.
-    uniform: Option<IntegerKind>,
+    pub(super) columns: Vec<IntegerColumn>,
 }
 
 #[derive(Clone, Debug)]
-struct IntegerColumn {
-    column: ColumnId,
-    kind: IntegerKind,
-    nullable: Option<usize>,
+pub(super) struct IntegerColumn {
+    pub(super) column: ColumnId,
+    pub(super) kind: IntegerKind,
 }
 
 impl Group {
     /// Runs of up to `size` integer columns of one type, in column order.
-    pub(super) fn compile(
-        table: &TableSchema,
-        columns: &[ColumnId],
-        size: usize,
-        nullable: &[ColumnId],
-    ) -> Vec<Self> {
+    pub(super) fn compile(table: &TableSchema, columns: &[ColumnId], size: usize) -> Vec<Self> {
         let mut groups: Vec<(ColumnType, Self)> = Vec::new();
         for id in columns {
             let Some(column) = table.columns.get(*id) else { continue };
             let Some(kind) = IntegerKind::of(&column.column_type) else { continue };
-            let nullable = nullable.iter().position(|n| n == id);
-            let member = IntegerColumn { column: *id, kind, nullable };
+            let member = IntegerColumn { column: *id, kind };
             match groups.last_mut() {
                 Some((run, group)) if *run == column.column_type && group.columns.len() < size => {
-                    if *id != group.first + group.columns.len() {
-                        group.uniform = None;
-                    }
                     group.columns.push(member);
                 }
-                _ => {
-                    let uniform = Some(member.kind.clone());
-                    let group = Self { columns: vec![member], first: *id, uniform };
-                    groups.push((column.column_type.clone(), group));
-                }
+                _ => groups.push((column.column_type.clone(), Self { columns: vec![member] })),
             }
         }
         groups.into_iter().map(|(_, group)| group).collect()
@@ -95,79 +93,17 @@ impl Group {
         write_group(bits, &integers);
         Ok(())
     }
-
-    #[inline]
-    pub(super) fn skip(&self, bits: &mut BitReader<'_>, rows: usize) {
-        GroupReader::begin(bits).skip(bits, rows * self.columns.len());
-    }
-
-    #[inline]
-    pub(super) fn read(&self, bits: &mut BitReader<'_>, rows: &mut [Row], nulls: Nulls<'_>) {
-        let group = GroupReader::begin(bits);
-        if nulls.per_row == 0
-            && let Some(kind) = &self.uniform
-        {
-            for row in rows {
-                let Some(cells) = row.get_mut(self.first..self.first + self.columns.len()) else {
-                    continue;
-                };
-                let mut cells = cells.iter_mut();
-                // one loop per kind: most groups are plain integers
-                if matches!(kind, IntegerKind::Int) {
-                    group.for_each(bits, self.columns.len(), |integer| {
-                        cells.next().into_iter().for_each(|cell| *cell = Value::Int(integer));
-                    });
-                } else {
-                    group.for_each(bits, self.columns.len(), |integer| {
-                        cells.next().into_iter().for_each(|cell| *cell = kind.value(integer));
-                    });
-                }
-            }
-            return;
-        }
-        for (number, row) in rows.iter_mut().enumerate() {
-            for member in &self.columns {
-                let integer = group.next(bits);
-                if nulls.is_null(number, member.nullable) {
-                    continue;
-                }
-                if let Some(cell) = row.get_mut(member.column) {
-                    *cell = member.kind.value(integer);
-                }
-            }
-        }
-    }
-
-    /// The column's value in row 0, or `None` (and the group stepped over) if it is elsewhere.
-    #[inline]
-    pub(super) fn cell(
-        &self,
-        bits: &mut BitReader<'_>,
-        column: ColumnId,
-        nulls: Nulls<'_>,
-    ) -> Option<Value> {
-        let group = GroupReader::begin(bits);
-        let Some(at) = self.columns.iter().position(|m| m.column == column) else {
-            group.skip(bits, self.columns.len());
-            return None;
-        };
-        group.skip(bits, at);
-        let member = self.columns.get(at)?;
-        let integer = group.next(bits);
-        let null = nulls.is_null(0, member.nullable);
-        Some(if null { Value::Null } else { member.kind.value(integer) })
-    }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct TextColumn {
-    column: ColumnId,
-    kind: TextKind,
-    nullable: Option<usize>,
+    pub(super) column: ColumnId,
+    pub(super) kind: TextKind,
+    pub(super) nullable: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TextKind {
+pub(super) enum TextKind {
     Text,
     /// Padded to this many characters; stored without the padding.
     Padded(usize),
@@ -176,7 +112,7 @@ enum TextKind {
     Uuid,
 }
 
-const UUID_BYTES: usize = 16;
+pub(super) const UUID_BYTES: usize = 16;
 
 impl TextColumn {
     pub(super) fn compile(
@@ -199,10 +135,6 @@ impl TextColumn {
         columns.iter().filter_map(text).collect()
     }
 
-    pub(super) fn is(&self, column: ColumnId) -> bool {
-        self.column == column
-    }
-
     pub(super) fn write(&self, rows: &[Row], out: &mut Vec<u8>) -> Result<(), Misfit> {
         let mut values = SmallVec::<[&[u8]; 8]>::new();
         for row in rows {
@@ -222,82 +154,10 @@ impl TextColumn {
         }
         Ok(())
     }
-
-    fn present(&self, rows: usize, nulls: Nulls<'_>) -> usize {
-        (0..rows).filter(|row| !nulls.is_null(*row, self.nullable)).count()
-    }
-
-    /// What follows the column.
-    pub(super) fn skip<'a>(&self, bytes: &'a [u8], rows: usize, nulls: Nulls<'_>) -> &'a [u8] {
-        let present = self.present(rows, nulls);
-        if self.kind == TextKind::Uuid {
-            return bytes.get(present * UUID_BYTES..).unwrap_or_default();
-        }
-        if present == 0 {
-            return bytes;
-        }
-        let mut reader = ColumnReader::begin(bytes);
-        reader.skip(present);
-        reader.rest()
-    }
-
-    /// Fills the column's cells and returns what follows it.
-    pub(super) fn read<'a>(
-        &self,
-        bytes: &'a [u8],
-        rows: &mut [Row],
-        nulls: Nulls<'_>,
-        scratch: &mut Vec<u8>,
-    ) -> &'a [u8] {
-        let mut reader: Option<ColumnReader<'a>> = None;
-        let mut rest = bytes;
-        for (number, row) in rows.iter_mut().enumerate() {
-            if nulls.is_null(number, self.nullable) {
-                continue;
-            }
-            let Some(cell) = row.get_mut(self.column) else { continue };
-            if self.kind == TextKind::Uuid {
-                let (head, after) = rest.split_first_chunk().unwrap_or((&[0; UUID_BYTES], &[]));
-                *cell = Value::Uuid(*head);
-                rest = after;
-                continue;
-            }
-            scratch.clear();
-            reader.get_or_insert_with(|| ColumnReader::begin(bytes)).next(scratch);
-            *cell = self.value(scratch);
-        }
-        reader.map_or(rest, |reader| reader.rest())
-    }
-
-    /// The value in row 0.
-    pub(super) fn cell(&self, bytes: &[u8], nulls: Nulls<'_>) -> Value {
-        if nulls.is_null(0, self.nullable) {
-            return Value::Null;
-        }
-        if self.kind == TextKind::Uuid {
-            return Value::Uuid(bytes.first_chunk().copied().unwrap_or_default());
-        }
-        let mut out = Vec::with_capacity(32);
-        ColumnReader::begin(bytes).next(&mut out);
-        self.value(&out)
-    }
-
-    fn value(&self, bytes: &[u8]) -> Value {
-        match self.kind {
-            TextKind::Bytes => Value::Bytes(bytes.into()),
-            TextKind::Padded(length) => {
-                let text = text(bytes);
-                match length.saturating_sub(text.chars().count()) {
-                    0 => Value::Text(text.into()),
-                    missing => Value::Text(format!("{text}{}", " ".repeat(missing)).into()),
-                }
-            }
-            _ => Value::Text(text(bytes).into()),
-        }
-    }
 }
 
 /// What was packed was text; nothing else comes out.
-fn text(bytes: &[u8]) -> &str {
+#[inline]
+pub(super) fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }

@@ -1,0 +1,335 @@
+//! Reading a section: where its parts stand is found once, then any cell is read from its place.
+//!
+//! Nothing is allocated (past sixteen groups or eight texts per table, one list), and only what is
+//! asked for is decoded. Damaged bytes give wrong values, never a panic.
+
+use super::column::{Group, Nulls, TextColumn, TextKind, UUID_BYTES, text};
+use super::{FLAG_EXPLICIT_KEY, FLAG_NULLS, TableLayout, read_head};
+use crate::layout::integer::{IntegerKind, Span};
+use crate::layout::text::{Packed, Scratch, TextSpan};
+use cachetier_model::{ColumnId, Row, TableSchema, ValueRef};
+use smallvec::SmallVec;
+use std::cell::Cell;
+
+/// Where a column stands in the sections of its table.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    source: Source,
+    /// Position among the nullable columns.
+    nullable: Option<usize>,
+    /// Column of the root row that has the value when the section does not store it.
+    implied: Option<ColumnId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    Integer { group: usize, lane: usize },
+    Text(usize),
+}
+
+impl Place {
+    pub(super) fn compile(
+        table: &TableSchema,
+        groups: &[Group],
+        texts: &[TextColumn],
+        nullable: &[ColumnId],
+        implied: &[(ColumnId, ColumnId)],
+    ) -> Vec<Self> {
+        let integer = |id: ColumnId| {
+            groups.iter().enumerate().find_map(|(group, g)| {
+                let lane = g.columns.iter().position(|member| member.column == id)?;
+                Some(Source::Integer { group, lane })
+            })
+        };
+        let text = |id: ColumnId| texts.iter().position(|text| text.column == id);
+        (0..table.columns.len())
+            .map(|id| Self {
+                source: integer(id).unwrap_or_else(|| Source::Text(text(id).unwrap_or(0))),
+                nullable: nullable.iter().position(|n| *n == id),
+                implied: implied.iter().find(|(here, _)| *here == id).map(|(_, there)| *there),
+            })
+            .collect()
+    }
+}
+
+/// Columns side by side that are read together.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Run {
+    /// Plain integers of one group.
+    Integers {
+        group: usize,
+        first: ColumnId,
+        count: usize,
+    },
+    Column(ColumnId),
+}
+
+impl Run {
+    pub(super) fn compile(places: &[Place], groups: &[Group]) -> Vec<Self> {
+        let mut runs = Vec::new();
+        let mut id = 0;
+        while let Some(place) = places.get(id) {
+            match place.source {
+                Source::Integer { group, lane: 0 } if place.implied.is_none() => {
+                    let columns = groups.get(group).map_or(&[][..], |g| &g.columns);
+                    let plain = columns.iter().enumerate().all(|(lane, member)| {
+                        member.column == id + lane && matches!(member.kind, IntegerKind::Int)
+                    });
+                    if plain && !columns.is_empty() {
+                        runs.push(Run::Integers { group, first: id, count: columns.len() });
+                        id += columns.len();
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            runs.push(Run::Column(id));
+            id += 1;
+        }
+        runs
+    }
+}
+
+/// One section, its parts located.
+#[derive(Debug)]
+pub(crate) struct View<'a> {
+    layout: &'a TableLayout,
+    bytes: &'a [u8],
+    body: &'a [u8],
+    rows: usize,
+    explicit: bool,
+    nulls: Nulls<'a>,
+    spans: SmallVec<[Span; 16]>,
+    texts: SmallVec<[TextAt; 8]>,
+    /// Where the section ends in `body`.
+    end: usize,
+}
+
+/// A text column, and where the last value asked for was: rows are mostly read in order.
+#[derive(Debug)]
+struct TextAt {
+    span: TextSpan,
+    last: Cell<Memo>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Memo {
+    row: u32,
+    at: u32,
+}
+
+impl TextAt {
+    fn new(span: TextSpan) -> Self {
+        Self { span, last: Cell::new(Memo { row: 0, at: span.start() as u32 }) }
+    }
+
+    /// The value of a row that has one.
+    fn value<'a>(
+        &self,
+        body: &'a [u8],
+        row: usize,
+        nulls: Nulls<'_>,
+        nullable: Option<usize>,
+    ) -> Packed<'a> {
+        let mut memo = self.last.get();
+        if memo.row as usize > row {
+            memo = Memo { row: 0, at: self.span.start() as u32 };
+        }
+        let values = nulls.present(memo.row as usize..row, nullable);
+        let at = self.span.advance(body, memo.at as usize, values);
+        self.last.set(Memo { row: row as u32, at: at as u32 });
+        self.span.value(body, at)
+    }
+}
+
+impl TableLayout {
+    /// The section that `bytes` begins with.
+    #[inline]
+    pub(in crate::layout) fn view<'a>(&'a self, bytes: &'a [u8]) -> View<'a> {
+        let (head, at) = read_head(bytes);
+        let body = bytes.get(at..).unwrap_or_default();
+        let explicit = head.flags & FLAG_EXPLICIT_KEY != 0;
+        let nulls = if head.flags & FLAG_NULLS == 0 {
+            Nulls::none()
+        } else {
+            Nulls::new(body, self.nullable.len())
+        };
+        let mut view = View {
+            layout: self,
+            bytes,
+            body,
+            rows: head.rows,
+            explicit,
+            nulls,
+            spans: SmallVec::new(),
+            texts: SmallVec::new(),
+            end: 0,
+        };
+        if head.rows > 0 {
+            view.locate();
+        }
+        view
+    }
+
+    /// Bytes of the section that `bytes` begins with.
+    pub(in crate::layout) fn section_length(&self, bytes: &[u8]) -> usize {
+        self.view(bytes).length()
+    }
+
+    /// One plain integer of the root row, before the first text: nothing else is looked at.
+    #[inline]
+    pub(in crate::layout) fn integer(&self, section: &[u8], column: ColumnId) -> Option<i64> {
+        let Source::Integer { group, lane } = self.places.get(column)?.source else { return None };
+        let (head, at) = read_head(section);
+        let body = section.get(at..)?;
+        let mut bit = if head.flags & FLAG_NULLS == 0 { 0 } else { self.nullable.len() };
+        for before in self.groups.get(..group)? {
+            bit = Span::begin(body, bit).end(before.columns.len());
+        }
+        Some(Span::begin(body, bit).value(body, lane))
+    }
+}
+
+impl<'a> View<'a> {
+    fn locate(&mut self) {
+        let mut bit = if self.nulls.any() { self.rows * self.layout.nullable.len() } else { 0 };
+        for group in self.layout.groups(self.explicit) {
+            let span = Span::begin(self.body, bit);
+            bit = span.end(self.rows * group.columns.len());
+            self.spans.push(span);
+        }
+        let mut at = bit.div_ceil(8);
+        for column in self.layout.texts(self.explicit) {
+            let present = self.nulls.present(0..self.rows, column.nullable);
+            let span = if column.kind == TextKind::Uuid || present == 0 {
+                TextSpan::bare(at, UUID_BYTES)
+            } else {
+                TextSpan::begin(self.body, at)
+            };
+            at = span.end(self.body, present);
+            self.texts.push(TextAt::new(span));
+        }
+        self.end = at;
+    }
+
+    pub(super) fn layout(&self) -> &'a TableLayout {
+        self.layout
+    }
+
+    pub(super) fn span(&self, group: usize) -> Option<Span> {
+        self.spans.get(group).copied()
+    }
+
+    /// Where the section itself has a value; `None`: NULL, or the root row has it.
+    pub(super) fn place(&self, column: ColumnId, row: usize) -> Option<Source> {
+        let place = self.layout.places.get(column)?;
+        let stored = place.implied.is_none() || self.explicit;
+        (stored && !self.nulls.is_null(row, place.nullable)).then_some(place.source)
+    }
+
+    pub(super) fn packed_text(&self, row: usize, number: usize) -> Option<Packed<'a>> {
+        let (column, place) = self.layout.texts.get(number).zip(self.texts.get(number))?;
+        Some(place.value(self.body, row, self.nulls, column.nullable))
+    }
+
+    /// Where the body begins in the section.
+    pub(super) fn body_start(&self) -> usize {
+        self.bytes.len() - self.body.len()
+    }
+
+    pub(crate) fn columns(&self) -> usize {
+        self.layout.columns
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Bytes of the section.
+    pub(crate) fn length(&self) -> usize {
+        self.body_start() + self.end.min(self.body.len())
+    }
+
+    /// The value in a row, wherever the section or the root row (`None` for the root itself) has
+    /// it.
+    #[inline]
+    pub(crate) fn value<'s>(
+        &'s self,
+        root: Option<&'s View<'_>>,
+        row: usize,
+        column: ColumnId,
+        scratch: &'s mut Scratch,
+    ) -> ValueRef<'s> {
+        let Some(place) = self.layout.places.get(column) else { return ValueRef::Null };
+        match (place.implied, root) {
+            (Some(there), Some(root)) if !self.explicit => root.cell(0, there, scratch),
+            _ => self.cell(row, column, scratch),
+        }
+    }
+
+    /// A value the section itself has.
+    #[inline]
+    fn cell<'s>(&'s self, row: usize, column: ColumnId, scratch: &'s mut Scratch) -> ValueRef<'s> {
+        let Some(place) = self.layout.places.get(column) else { return ValueRef::Null };
+        if self.nulls.is_null(row, place.nullable) {
+            return ValueRef::Null;
+        }
+        match place.source {
+            Source::Integer { group, lane } => {
+                let columns = self.layout.groups.get(group).map_or(&[][..], |g| &g.columns);
+                match (self.spans.get(group), columns.get(lane)) {
+                    (Some(span), Some(member)) => {
+                        member.kind.value(span.value(self.body, row * columns.len() + lane))
+                    }
+                    _ => ValueRef::Null,
+                }
+            }
+            Source::Text(number) => self.text(row, number, scratch),
+        }
+    }
+
+    fn text<'s>(&'s self, row: usize, number: usize, scratch: &'s mut Scratch) -> ValueRef<'s> {
+        let column = self.layout.texts.get(number).zip(self.packed_text(row, number));
+        let Some((column, packed)) = column else { return ValueRef::Null };
+        match column.kind {
+            TextKind::Uuid => {
+                ValueRef::Uuid(packed.raw().first_chunk().copied().unwrap_or_default())
+            }
+            TextKind::Bytes => ValueRef::Bytes(packed.unpack(scratch)),
+            TextKind::Text => ValueRef::Text(text(packed.unpack(scratch))),
+            TextKind::Padded(length) => ValueRef::Text(text(packed.unpack_padded(length, scratch))),
+        }
+    }
+
+    /// Calls `each` with every value of a row, in column order.
+    #[inline]
+    pub(crate) fn each_value(
+        &self,
+        root: Option<&View<'_>>,
+        row: usize,
+        scratch: &mut Scratch,
+        mut each: impl FnMut(ValueRef<'_>),
+    ) {
+        for run in &self.layout.runs {
+            match *run {
+                Run::Integers { group, count, .. } if !self.nulls.any() => {
+                    if let Some(span) = self.spans.get(group) {
+                        span.for_each(self.body, row * count, count, |v| each(ValueRef::Int(v)));
+                    }
+                }
+                Run::Integers { first, count, .. } => {
+                    for column in first..first + count {
+                        each(self.cell(row, column, scratch));
+                    }
+                }
+                Run::Column(column) => each(self.value(root, row, column, scratch)),
+            }
+        }
+    }
+
+    pub(crate) fn to_row(&self, root: Option<&View<'_>>, row: usize, scratch: &mut Scratch) -> Row {
+        let mut values = Row::with_capacity(self.layout.columns);
+        self.each_value(root, row, scratch, |value| values.push(value.to_value()));
+        values
+    }
+}
