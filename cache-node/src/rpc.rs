@@ -9,6 +9,7 @@ mod answers;
 mod authorize;
 mod cache;
 mod certificates;
+mod encode;
 mod errors;
 mod forward;
 mod health;

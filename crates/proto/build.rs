@@ -11,6 +11,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(files, ["proto"])?;
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().bytes(".").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".")
+        .extern_path(".cachetier.v1.ReadResponse", "crate::read_response::ReadResponse")
+        .compile_fds(descriptors)?;
     Ok(())
 }

@@ -151,7 +151,7 @@ impl AdminService {
         let schema = self.group.schema().map_err(|e| refused(&e))?;
         let instances: Vec<Instance> = wire
             .into_iter()
-            .map(|instance| instance_from_wire(&schema, instance))
+            .map(|instance| instance_from_wire(&schema, &instance))
             .collect::<Result<_, _>>()
             .map_err(|e| errors::from_convert(&e))?;
         load.install(instances).map_err(|e| refused(&e))

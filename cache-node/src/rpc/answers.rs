@@ -1,26 +1,11 @@
 //! Answers of the group in the wire's messages.
 
-use cachetier_client::convert::tables_to_wire;
 use cachetier_group::{
     BacklogFigures, ChunkOutcome, CompareProgress, LoadBegun, LoadFigures, Phase, Position,
-    ReadOutcome, RejectFigure, Source, Status, TableRowsFigure, Transacted,
+    RejectFigure, Status, TableRowsFigure, Transacted,
 };
-use cachetier_model::{GroupSchema, ReadPlan, TableSchema};
+use cachetier_model::{GroupSchema, TableSchema};
 use cachetier_proto::v1;
-
-pub fn read(schema: &GroupSchema, plan: &ReadPlan, outcome: &ReadOutcome) -> v1::ReadResponse {
-    let source = match outcome.source {
-        Source::Cache => v1::Source::Cache,
-        Source::ReadThrough => v1::Source::ReadThrough,
-        Source::Bypass => v1::Source::Bypass,
-    };
-    v1::ReadResponse {
-        found: outcome.found,
-        tables: tables_to_wire(schema, plan, &outcome.tables),
-        source: source.into(),
-        confirmed: None,
-    }
-}
 
 pub fn transacted(answer: Transacted) -> v1::TransactResponse {
     v1::TransactResponse { position: Some(position(answer.position)), rows: answer.rows }

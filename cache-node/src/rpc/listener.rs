@@ -64,7 +64,11 @@ pub async fn bind(address: &str, tls: Option<&TlsConfig>) -> Result<BoundServer,
 
 impl BoundServer {
     /// Answers until `stop`; open calls get a moment to end.
-    pub async fn serve(self, services: Services, stop: CancellationToken) -> Result<(), ListenError> {
+    pub async fn serve(
+        self,
+        services: Services,
+        stop: CancellationToken,
+    ) -> Result<(), ListenError> {
         let Self { listener, tls } = self;
         let (certificates, renewal) = match tls {
             Some((certificates, seen)) => {
@@ -93,7 +97,8 @@ impl BoundServer {
             }
             Ok(())
         };
-        let beside = async { tokio::join!(accept(listener, entrances, stop.clone()), renewal, health) };
+        let beside =
+            async { tokio::join!(accept(listener, entrances, stop.clone()), renewal, health) };
         tokio::pin!(serving, beside);
         tokio::select! {
             served = &mut serving => served,

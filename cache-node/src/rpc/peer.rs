@@ -29,7 +29,7 @@ impl Peer for PeerService {
         authorize(&request, Act::Peer)?;
         let wire = request.into_inner().lookup.ok_or_else(|| errors::missing("the lookup key"))?;
         let schema = self.group.schema().map_err(|e| refused(&e))?;
-        let KeySelector::Lookup { lookup, key } = lookup(&schema, wire)? else {
+        let KeySelector::Lookup { lookup, key } = lookup(&schema, &wire)? else {
             return Err(errors::missing("a lookup key"));
         };
         let root = self.group.resolve(lookup, &key).await.map_err(|e| refused(&e))?;

@@ -2,6 +2,7 @@
 //!
 //! Decides only where; what the answer is, the group at that place decides.
 
+use super::encode::EncodedRows;
 use super::forward::Forwarder;
 use super::selector::selector;
 use super::{answers, errors};
@@ -42,24 +43,39 @@ enum Forwarded<T> {
 impl Route {
     pub async fn read(&self, request: v1::ReadRequest) -> Result<v1::ReadResponse, Status> {
         let schema = self.schema()?;
-        let key = selector(&schema, request.key.clone())?;
-        let plan = read_plan(&schema, request.tables.clone());
-        let plan = plan.map_err(|e| errors::from_convert(&e))?;
+        let key = selector(&schema, request.key.as_ref())?;
+        let plan = read_plan(&schema, &request.tables).map_err(|e| errors::from_convert(&e))?;
         let call = ReadCall { key, plan, no_bypass: request.no_bypass };
-        let answer = |outcome: ReadOutcome| answers::read(&schema, &call.plan, &outcome);
+        let mut rows = EncodedRows::new(&schema);
+        let error = match self.group.read_into(&call, &mut rows).await {
+            Ok(found) => return Ok(rows.answer(found)),
+            Err(error) => error,
+        };
+        self.read_elsewhere(&schema, request, &call, error).await
+    }
+
+    /// The way of a read that this node could not answer from its own slots.
+    async fn read_elsewhere(
+        &self,
+        schema: &GroupSchema,
+        request: v1::ReadRequest,
+        call: &ReadCall,
+        mut error: GroupError,
+    ) -> Result<v1::ReadResponse, Status> {
         let deadline = Instant::now() + self.hold_timeout();
+        let around = |outcome: ReadOutcome| {
+            let mut rows = EncodedRows::new(schema);
+            let found = outcome.give(&call.plan, &mut rows);
+            Ok(rows.answer(found))
+        };
         loop {
-            let error = match self.group.read(call.clone()).await {
-                Ok(outcome) => return Ok(answer(outcome)),
-                Err(error) => error,
-            };
             let Some(owner) = self.elsewhere(&error, request.forwarded) else {
                 return Err(self.refused(&error));
             };
             if self.forwarder.is_away(&owner)
-                && let Ok(outcome) = self.group.bypass_read(call.clone()).await
+                && let Ok(outcome) = self.group.bypass_read(call).await
             {
-                return Ok(answer(outcome));
+                return around(outcome);
             }
             self.metrics.forwarded();
             let sent = self.forwarder.read(&owner, request.clone()).await;
@@ -67,11 +83,16 @@ impl Route {
                 Forwarded::Answered(response) => return Ok(response),
                 Forwarded::Failed(status) => return Err(status),
                 Forwarded::Again(reason) => {
-                    if let Some(outcome) = self.around(&reason, &call).await {
-                        return Ok(answer(outcome));
+                    if let Some(outcome) = self.around(&reason, call).await {
+                        return around(outcome);
                     }
                     self.hold(deadline, &reason).await?;
                 }
+            }
+            let mut rows = EncodedRows::new(schema);
+            match self.group.read_into(call, &mut rows).await {
+                Ok(found) => return Ok(rows.answer(found)),
+                Err(again) => error = again,
             }
         }
     }
@@ -81,7 +102,7 @@ impl Route {
         request: v1::TransactRequest,
     ) -> Result<v1::TransactResponse, Status> {
         let schema = self.schema()?;
-        let key = selector(&schema, request.key.clone())?;
+        let key = selector(&schema, request.key.as_ref())?;
         let deadline = Instant::now() + self.hold_timeout();
         loop {
             let error = match self.transact_here(&schema, &key, &request).await? {
@@ -147,7 +168,7 @@ impl Route {
             v1::Answer::Durable => AnswerWhen::Durable,
             v1::Answer::Flushed => AnswerWhen::Flushed,
         };
-        let transaction = transaction(schema, &root, request.clone());
+        let transaction = transaction(schema, &root, request);
         let transaction = transaction.map_err(|e| errors::from_convert(&e))?;
         let call = TransactCall { key: key.clone(), transaction, answer };
         Ok(self.group.transact(call).await.map(answers::transacted))
@@ -231,7 +252,7 @@ impl Route {
     /// A read past the store, when the owner could not be reached.
     async fn around(&self, reason: &ClientError, call: &ReadCall) -> Option<ReadOutcome> {
         match reason {
-            ClientError::Unreachable { .. } => self.group.bypass_read(call.clone()).await.ok(),
+            ClientError::Unreachable { .. } => self.group.bypass_read(call).await.ok(),
             _ => None,
         }
     }

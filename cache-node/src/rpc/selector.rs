@@ -9,8 +9,8 @@ use cachetier_proto::v1::key::By;
 use tonic::Status;
 
 /// The selector of the group's calls.
-pub fn selector(schema: &GroupSchema, key: Option<v1::Key>) -> Result<KeySelector, Status> {
-    let by = key.and_then(|k| k.by).ok_or_else(|| errors::missing("the key"))?;
+pub fn selector(schema: &GroupSchema, key: Option<&v1::Key>) -> Result<KeySelector, Status> {
+    let by = key.and_then(|k| k.by.as_ref()).ok_or_else(|| errors::missing("the key"))?;
     let convert = |e: ConvertError| errors::from_convert(&e);
     match by {
         By::Root(values) => {
@@ -22,7 +22,7 @@ pub fn selector(schema: &GroupSchema, key: Option<v1::Key>) -> Result<KeySelecto
 }
 
 /// The selector of a lookup key.
-pub fn lookup(schema: &GroupSchema, wire: v1::LookupKey) -> Result<KeySelector, Status> {
+pub fn lookup(schema: &GroupSchema, wire: &v1::LookupKey) -> Result<KeySelector, Status> {
     let (lookup, values) = lookup_from_wire(schema, wire).map_err(|e| errors::from_convert(&e))?;
     let key: LookupKey = schema.encode_lookup_key(lookup, &values).map_err(|e| bad_key(&e))?;
     Ok(KeySelector::Lookup { lookup, key })

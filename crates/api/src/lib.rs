@@ -6,11 +6,13 @@
 //! operator, the generated resource definition and the command-line tool.
 
 pub mod condition;
+pub mod cpu;
 pub mod crd;
 pub mod names;
 pub mod quantity;
 pub mod time_span;
 pub mod v1alpha1;
 
+pub use cpu::CpuAmount;
 pub use quantity::ByteSize;
 pub use time_span::TimeSpan;

@@ -103,6 +103,11 @@ pub(crate) fn mebibytes(count: u64) -> ByteSize {
 
 /// `digits[.digits][suffix]`, suffix one of Ki..Ei, n u m k M G T P E, or `e`/`E` with an exponent.
 fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
+    parse_units(text, 0)
+}
+
+/// The same in units of `10^-finer`, rounded up.
+pub(crate) fn parse_units(text: &str, finer: i32) -> Result<u64, QuantityError> {
     let malformed = || QuantityError::Malformed(text.to_owned());
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -115,7 +120,8 @@ fn parse_bytes(text: &str) -> Result<u64, QuantityError> {
     let digits = format!("{whole}{fraction}");
     let mantissa: u128 = digits.parse().map_err(|_| out_of_range())?;
     let scale = scale_of(suffix).ok_or_else(malformed)?;
-    let decimals = scale.decimal_exponent - i32::try_from(fraction.len()).unwrap_or(i32::MAX);
+    let fraction_digits = i32::try_from(fraction.len()).map_err(|_| malformed())?;
+    let decimals = scale.decimal_exponent + finer - fraction_digits;
     let power = |n: u32| 10_u128.checked_pow(n).ok_or_else(out_of_range);
     let numerator = mantissa.checked_mul(scale.binary).ok_or_else(out_of_range)?;
     let bytes = if decimals >= 0 {

@@ -9,6 +9,7 @@ pub mod journal;
 pub mod lifecycle;
 pub mod memory;
 pub mod preload;
+pub mod processors;
 pub mod status;
 pub mod tables;
 pub mod write_through;
@@ -21,6 +22,7 @@ pub use lifecycle::{
 };
 pub use memory::{Eviction, HugePages, Medium, Memory};
 pub use preload::{Preload, PreloadMode};
+pub use processors::Cpu;
 pub use status::{
     BacklogStatus, CacheGroupStatus, MediumStatus, NodeStatus, Phase, PreloadStatus, TableStatus,
 };
@@ -92,6 +94,8 @@ pub struct CacheGroupSpec {
     pub tables: Vec<Table>,
     #[serde(default)]
     pub memory: Memory,
+    #[serde(default)]
+    pub cpu: Cpu,
     #[serde(default)]
     pub journal: Journal,
     #[serde(default)]

@@ -47,7 +47,7 @@ impl PeerClient {
         let answer =
             bounded(&self.node, RESOLVE_TIMEOUT, self.node.peer().resolve(request)).await?;
         match answer.root {
-            Some(root) if answer.found => Ok(Some(key_values_from_wire(schema, root)?)),
+            Some(root) if answer.found => Ok(Some(key_values_from_wire(schema, &root)?)),
             _ => Ok(None),
         }
     }

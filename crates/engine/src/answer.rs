@@ -50,6 +50,34 @@ pub trait RowSink {
     fn table_end(&mut self) {}
 }
 
+/// A sink that keeps the rows.
+#[derive(Debug, Default)]
+pub struct CollectRows {
+    /// One list per entry of the plan.
+    pub tables: Vec<Vec<Row>>,
+    row: Row,
+}
+
+impl RowSink for CollectRows {
+    fn table(&mut self, _: TableId) {
+        self.tables.push(Vec::new());
+    }
+
+    fn row(&mut self, values: usize) {
+        self.row = Row::with_capacity(values);
+    }
+
+    fn value(&mut self, value: ValueRef<'_>) {
+        self.row.push(value.to_value());
+    }
+
+    fn row_end(&mut self) {
+        if let Some(rows) = self.tables.last_mut() {
+            rows.push(std::mem::take(&mut self.row));
+        }
+    }
+}
+
 /// Answer to a lookup: the root key of the instance that has this lookup key, if one is loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resolved {

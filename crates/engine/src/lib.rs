@@ -26,7 +26,7 @@ mod ticket;
 mod work;
 
 pub use answer::{
-    Committed, Installed, ReadAnswer, ReadStatus, Resolved, RowSink, TableUsage, Usage,
+    CollectRows, Committed, Installed, ReadAnswer, ReadStatus, Resolved, RowSink, TableUsage, Usage,
 };
 pub use engine::{Commit, CommitSink, Engine, EngineOptions};
 pub use error::{CommitRefused, EngineError, TransactError};

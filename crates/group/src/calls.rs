@@ -43,6 +43,13 @@ pub enum Source {
     Bypass,
 }
 
+/// A read whose rows went into a sink, if there were any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadFound {
+    pub found: bool,
+    pub source: Source,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadOutcome {
     pub found: bool,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cachetier_engine::RowSink;
 use cachetier_journal::file_system::{FileSystem, RealFileSystem};
 use cachetier_model::node_config::NodeConfig;
 use cachetier_model::{
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
     BeginLoad, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position, ReadCall,
-    ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
+    ReadFound, ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason};
@@ -191,11 +192,21 @@ impl Group {
     /// Reads one instance of this node's slots. A lookup key that does not name the instance (any
     /// more) answers `found: false`.
     pub async fn read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        self.before_stop(self.core()?.read(call)).await
+        self.before_stop(self.core()?.read(&call)).await
+    }
+
+    /// The same, with the rows given to `sink` as they are unpacked, nothing in between. What the
+    /// sink got counts only when the answer is `found`.
+    pub async fn read_into<S: RowSink + Send + ?Sized>(
+        &self,
+        call: &ReadCall,
+        sink: &mut S,
+    ) -> Result<ReadFound, GroupError> {
+        self.before_stop(self.core()?.read_into(call, sink)).await
     }
 
     /// Reads past the store, for slots whose owner is away; refused by policy with the reason.
-    pub async fn bypass_read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
+    pub async fn bypass_read(&self, call: &ReadCall) -> Result<ReadOutcome, GroupError> {
         self.before_stop(self.core()?.bypass_read(call)).await
     }
 

@@ -45,9 +45,10 @@ mod topology;
 mod trim;
 mod write;
 
+pub use cachetier_engine::RowSink;
 pub use calls::{
     AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareProgress, Drained, KeySelector,
-    LoadBegun, Located, Position, ReadCall, ReadOutcome, RejectFigure, Released, Source,
+    LoadBegun, Located, Position, ReadCall, ReadFound, ReadOutcome, RejectFigure, Released, Source,
     TableDifference, TableRowsFigure, TransactCall, Transacted,
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};

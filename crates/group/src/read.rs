@@ -3,12 +3,12 @@
 //!
 //! Must never answer "not there" because nothing is loaded, nor show what a crash could take back.
 
-use cachetier_engine::ReadAnswer;
+use cachetier_engine::{CollectRows, ReadStatus, RowSink};
 use cachetier_model::node_config::BypassReads;
-use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId, TableRead};
+use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId};
 use tokio::time::Instant;
 
-use crate::calls::{KeySelector, ReadCall, ReadOutcome, Source};
+use crate::calls::{KeySelector, ReadCall, ReadFound, ReadOutcome, Source};
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason};
 use crate::evaluate;
@@ -20,71 +20,73 @@ use crate::shared::Tally;
 const MISSES_MAX: u32 = 8;
 
 impl Core {
-    pub(crate) async fn read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
-        let (root, lookup) = match call.key {
-            KeySelector::Root(root) => (root, None),
-            KeySelector::Lookup { lookup, key } => match self.find_root(lookup, &key).await? {
-                Some(root) => (root, Some((lookup, key))),
-                None => return Ok(not_found(Source::Cache)),
-            },
-        };
-        let Some((lookup, key)) = lookup else { return self.read_root(&root, &call.plan).await };
-        // the instance must still have this lookup key: its columns are read along
-        let whole = call.plan.tables.is_empty();
-        let mut plan = call.plan;
-        if !whole {
-            plan.tables.push(TableRead { table: 0, columns: Vec::new(), conditions: Vec::new() });
-        }
-        let mut outcome = self.read_root(&root, &plan).await?;
-        let root_rows = if whole { outcome.tables.first().cloned() } else { outcome.tables.pop() };
-        let root_row = root_rows.and_then(|rows| rows.into_iter().next());
-        if !self.has_lookup(root_row.as_ref(), lookup, &key) {
-            return Ok(not_found(outcome.source));
-        }
-        outcome.found = true;
-        Ok(outcome)
+    pub(crate) async fn read(&self, call: &ReadCall) -> Result<ReadOutcome, GroupError> {
+        let mut rows = CollectRows::default();
+        let ReadFound { found, source } = self.read_into(call, &mut rows).await?;
+        let tables = if found { rows.tables } else { Vec::new() };
+        Ok(ReadOutcome { found, tables, source })
     }
 
-    pub(crate) fn has_lookup(
+    /// The rows go to the sink; what is in it counts only when the answer is `found`.
+    pub(crate) async fn read_into<S: RowSink + Send + ?Sized>(
         &self,
-        root_row: Option<&Row>,
-        lookup: LookupId,
-        key: &LookupKey,
-    ) -> bool {
+        call: &ReadCall,
+        sink: &mut S,
+    ) -> Result<ReadFound, GroupError> {
+        match &call.key {
+            KeySelector::Root(root) => self.read_root(root, None, &call.plan, sink).await,
+            KeySelector::Lookup { lookup, key } => match self.find_root(*lookup, key).await? {
+                // the instance must still have this lookup key
+                Some(root) => self.read_root(&root, Some((*lookup, key)), &call.plan, sink).await,
+                None => Ok(not_found(Source::Cache)),
+            },
+        }
+    }
+
+    fn has_lookup(&self, root_row: Option<&Row>, lookup: LookupId, key: &LookupKey) -> bool {
         root_row.is_some_and(|row| self.schema.lookup_key(lookup, row).as_ref() == Ok(key))
     }
 
-    async fn read_root(&self, root: &RootKey, plan: &ReadPlan) -> Result<ReadOutcome, GroupError> {
+    async fn read_root<S: RowSink + Send + ?Sized>(
+        &self,
+        root: &RootKey,
+        found_by: Option<(LookupId, &LookupKey)>,
+        plan: &ReadPlan,
+        sink: &mut S,
+    ) -> Result<ReadFound, GroupError> {
         let slot = root.slot();
-        let deadline = Instant::now() + self.hold_timeout();
         let mut source = Source::Cache;
+        let mut deadline = None;
         // keeps what a miss learned valid until it was read
         let mut learned = None;
         for _ in 0..MISSES_MAX {
-            self.serving(slot, deadline).await?;
-            match self.engine.read(root, plan).map_err(refusals::from_engine)? {
-                ReadAnswer::Found { tables, as_of } => {
-                    self.visible(as_of).await?;
-                    self.tally_read(source);
-                    return Ok(ReadOutcome { found: true, tables, source });
-                }
-                ReadAnswer::Absent { as_of } => {
-                    self.visible(as_of).await?;
-                    self.tally_read(source);
-                    return Ok(not_found(source));
-                }
-                ReadAnswer::Quarantined => return Err(GroupError::Quarantined),
-                ReadAnswer::NotLoaded => {
+            self.shared.check_alive()?;
+            if self.shared.slots.state(slot) != SlotState::Serving {
+                let until = *deadline.get_or_insert_with(|| Instant::now() + self.hold_timeout());
+                self.serving(slot, until).await?;
+            }
+            let status = self.engine.read_into(root, found_by, plan, sink);
+            let (found, as_of) = match status.map_err(refusals::from_engine)? {
+                ReadStatus::Found { as_of } => (true, as_of),
+                ReadStatus::Absent { as_of } | ReadStatus::OtherKey { as_of } => (false, as_of),
+                ReadStatus::Quarantined => return Err(GroupError::Quarantined),
+                ReadStatus::NotLoaded => {
                     source = Source::ReadThrough;
                     let fetched = self.misses.fetch(root).await?;
                     if !fetched.installed && self.shared.slots.state(slot) == SlotState::Serving {
                         // no room to keep it: answered all the same
                         self.tally_read(source);
-                        return self.evaluate(fetched.instance.as_deref(), plan, source);
+                        let instance = fetched.instance.as_deref();
+                        let outcome = self.evaluate(instance, found_by, plan, source)?;
+                        return Ok(outcome.give(plan, sink));
                     }
                     learned = Some(fetched);
+                    continue;
                 }
-            }
+            };
+            self.visible(as_of).await?;
+            self.tally_read(source);
+            return Ok(ReadFound { found, source });
         }
         drop(learned);
         Err(GroupError::Busy {
@@ -95,7 +97,7 @@ impl Core {
 
     /// Reads past the store. For slots whose owner cannot be reached: what it acknowledged and did
     /// not flush is missing.
-    pub(crate) async fn bypass_read(&self, call: ReadCall) -> Result<ReadOutcome, GroupError> {
+    pub(crate) async fn bypass_read(&self, call: &ReadCall) -> Result<ReadOutcome, GroupError> {
         let away = |reason: &str| GroupError::BackendAway { reason: reason.into() };
         if self.shared.config.bypass.reads == BypassReads::Deny || call.no_bypass {
             return Err(away(
@@ -108,7 +110,7 @@ impl Core {
             KeySelector::Lookup { lookup, key } => {
                 match self.resolve_at_backend(*lookup, key).await? {
                     Some(root) => (root, Some((*lookup, key))),
-                    None => return Ok(not_found(Source::Bypass)),
+                    None => return Ok(ReadOutcome::absent(Source::Bypass)),
                 }
             }
         };
@@ -116,14 +118,8 @@ impl Core {
         let found = self.shared.backend.read_instances(std::slice::from_ref(&root)).await;
         let found = found.map_err(|error| away(&error.to_string()))?;
         let instance = found.into_iter().next().flatten();
-        let root_row = instance.as_ref().and_then(|i| i.tables.first()).and_then(|t| t.first());
-        if let Some((lookup, key)) = lookup
-            && !self.has_lookup(root_row, lookup, key)
-        {
-            return Ok(not_found(Source::Bypass));
-        }
         self.tally_read(Source::Bypass);
-        self.evaluate(instance.as_ref(), &call.plan, Source::Bypass)
+        self.evaluate(instance.as_ref(), lookup, &call.plan, Source::Bypass)
     }
 
     /// Errs while this node itself serves the slot or may have changes of it that the backend has
@@ -147,12 +143,19 @@ impl Core {
     fn evaluate(
         &self,
         instance: Option<&Instance>,
+        found_by: Option<(LookupId, &LookupKey)>,
         plan: &ReadPlan,
         source: Source,
     ) -> Result<ReadOutcome, GroupError> {
         let Some(instance) = instance.filter(|i| i.exists()) else {
-            return Ok(not_found(source));
+            return Ok(ReadOutcome::absent(source));
         };
+        if let Some((lookup, key)) = found_by {
+            let root_row = instance.tables.first().and_then(|rows| rows.first());
+            if !self.has_lookup(root_row, lookup, key) {
+                return Ok(ReadOutcome::absent(source));
+            }
+        }
         let tables = evaluate::read_plan(&self.schema, instance, plan)?;
         Ok(ReadOutcome { found: true, tables, source })
     }
@@ -168,6 +171,26 @@ impl Core {
     }
 }
 
-fn not_found(source: Source) -> ReadOutcome {
-    ReadOutcome { found: false, tables: Vec::new(), source }
+fn not_found(source: Source) -> ReadFound {
+    ReadFound { found: false, source }
+}
+
+impl ReadOutcome {
+    fn absent(source: Source) -> Self {
+        Self { found: false, tables: Vec::new(), source }
+    }
+
+    /// Gives the rows, read by `plan`, to a sink.
+    pub fn give<S: RowSink + ?Sized>(&self, plan: &ReadPlan, sink: &mut S) -> ReadFound {
+        for (position, rows) in self.tables.iter().enumerate() {
+            sink.table(plan.tables.get(position).map_or(position, |read| read.table));
+            for row in rows {
+                sink.row(row.len());
+                row.iter().for_each(|value| sink.value(value.as_value_ref()));
+                sink.row_end();
+            }
+            sink.table_end();
+        }
+        ReadFound { found: self.found, source: self.source }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{Blueprint, config, labels, pod};
 use crate::certificates::role;
+use cachetier_api::CpuAmount;
 use cachetier_api::names::{
     ADMIN_PORT, ANNOTATION_CONFIG, COMPONENT_NODE, GRPC_PORT, LABEL_INCARNATION, NODE_LABEL_PMEM,
 };
@@ -150,21 +151,18 @@ fn environment(huge_pages: HugePages) -> Vec<EnvVar> {
 }
 
 /// Memory is asked for and bounded at the same value: the store's budget, a fifth for what the
-/// allocator cannot use, the queue, and the rest of the process.
+/// allocator cannot use, the queue, and the rest of the process. Processors as the spec says.
 fn resources(blueprint: &Blueprint<'_>) -> ResourceRequirements {
     let spec = &blueprint.group.spec;
     let capacity = spec.memory.capacity.bytes();
     let bytes = capacity + capacity / 5 + spec.write_through.max_backlog.bytes() + OVERHEAD_BYTES;
     let memory = Quantity(format!("{}Mi", bytes.div_ceil(1 << 20)));
+    let cpu = |amount: &CpuAmount| ("cpu".to_owned(), Quantity(format!("{}m", amount.milli())));
+    let requests = [cpu(&spec.cpu.request), ("memory".to_owned(), memory.clone())];
+    let limits = spec.cpu.limit.as_ref().map(cpu).into_iter();
     ResourceRequirements {
-        requests: Some(
-            [
-                ("cpu".to_owned(), Quantity("100m".to_owned())),
-                ("memory".to_owned(), memory.clone()),
-            ]
-            .into(),
-        ),
-        limits: Some([("memory".to_owned(), memory)].into()),
+        requests: Some(requests.into()),
+        limits: Some(limits.chain([("memory".to_owned(), memory)]).collect()),
         claims: None,
     }
 }

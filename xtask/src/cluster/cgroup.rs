@@ -44,8 +44,21 @@ pub fn ensure(node: Node) -> Result<()> {
                     .with_context(|| format!("setting {file} of {}", group.display()))?;
             }
         }
+        weigh(&group);
     }
     Ok(())
+}
+
+/// A pretended machine has no processors of its own. By default its pods, all together, would weigh
+/// as much as one process of this machine, and a database or a driver beside them would starve
+/// them.
+fn weigh(group: &Path) {
+    for (file, weight) in [("cpu.shares", "8192"), ("cpu.weight", "800")] {
+        let file = group.join(file);
+        if file.exists() {
+            let _ = fs::write(file, weight);
+        }
+    }
 }
 
 /// Version 2: lets child groups have the controllers that a kubelet asks for, where they exist.

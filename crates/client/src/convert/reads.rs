@@ -9,12 +9,9 @@ use cachetier_model::{
 use cachetier_proto::v1;
 
 /// What to read, with names resolved.
-pub fn read_plan(
-    schema: &GroupSchema,
-    tables: Vec<v1::TableRead>,
-) -> Result<ReadPlan, ConvertError> {
+pub fn read_plan(schema: &GroupSchema, tables: &[v1::TableRead]) -> Result<ReadPlan, ConvertError> {
     let tables = tables
-        .into_iter()
+        .iter()
         .map(|read| {
             let (id, table) = names::table(schema, &read.table)?;
             let columns = read
@@ -22,7 +19,7 @@ pub fn read_plan(
                 .iter()
                 .map(|name| names::column(table, name).map(|(id, _)| id))
                 .collect::<Result<_, _>>()?;
-            Ok(TableRead { table: id, columns, conditions: conditions(table, read.conditions)? })
+            Ok(TableRead { table: id, columns, conditions: conditions(table, &read.conditions)? })
         })
         .collect::<Result<_, ConvertError>>()?;
     Ok(ReadPlan { tables })
@@ -30,12 +27,12 @@ pub fn read_plan(
 
 pub(super) fn conditions(
     table: &TableSchema,
-    wire: Vec<v1::Condition>,
+    wire: &[v1::Condition],
 ) -> Result<Vec<Condition>, ConvertError> {
-    wire.into_iter().map(|c| condition(table, c)).collect()
+    wire.iter().map(|c| condition(table, c)).collect()
 }
 
-fn condition(table: &TableSchema, wire: v1::Condition) -> Result<Condition, ConvertError> {
+fn condition(table: &TableSchema, wire: &v1::Condition) -> Result<Condition, ConvertError> {
     let comparison = match wire.comparison() {
         v1::Comparison::Equal => Comparison::Equal,
         v1::Comparison::NotEqual => Comparison::NotEqual,
@@ -55,12 +52,12 @@ fn condition(table: &TableSchema, wire: v1::Condition) -> Result<Condition, Conv
         _ => (found == 1, "one value"),
     };
     if !fits {
-        let (table, column) = (table.name.clone(), wire.column);
+        let (table, column) = (table.name.clone(), wire.column.clone());
         return Err(ConvertError::Operands { table, column, expected, found });
     }
     let values = wire
         .values
-        .into_iter()
+        .iter()
         .map(|value| value_from_wire(table, column, value))
         .collect::<Result<_, _>>()?;
     Ok(Condition { column: id, comparison, values })
@@ -94,14 +91,14 @@ fn row_to_wire(row: &Row) -> v1::Row {
 }
 
 /// A whole row of a table.
-pub(super) fn row_from_wire(table: &TableSchema, wire: v1::Row) -> Result<Row, ConvertError> {
+pub(super) fn row_from_wire(table: &TableSchema, wire: &v1::Row) -> Result<Row, ConvertError> {
     if wire.values.len() != table.columns.len() {
         return Err(ConvertError::Shape("a row has not one value per column"));
     }
     table
         .columns
         .iter()
-        .zip(wire.values)
+        .zip(&wire.values)
         .map(|(column, value)| value_from_wire(table, column, value))
         .collect()
 }
@@ -112,13 +109,13 @@ pub fn instance_to_wire(schema: &GroupSchema, instance: &Instance) -> v1::LoadIn
 
 pub fn instance_from_wire(
     schema: &GroupSchema,
-    wire: v1::LoadInstance,
+    wire: &v1::LoadInstance,
 ) -> Result<Instance, ConvertError> {
     let mut instance = Instance::absent(schema.tables.len());
-    for rows in wire.tables {
+    for rows in &wire.tables {
         let (id, table) = names::table(schema, &rows.table)?;
         let decoded =
-            rows.rows.into_iter().map(|r| row_from_wire(table, r)).collect::<Result<_, _>>()?;
+            rows.rows.iter().map(|r| row_from_wire(table, r)).collect::<Result<_, _>>()?;
         if let Some(place) = instance.tables.get_mut(id) {
             *place = decoded;
         }

@@ -128,8 +128,9 @@ pub fn read_answer_from_wire(
         v1::Source::ReadThrough => Source::ReadThrough,
         v1::Source::Cache | v1::Source::Unspecified => Source::Cache,
     };
-    let answered = wire
-        .tables
+    let decoded =
+        wire.decode_tables().map_err(|_| ConvertError::Shape("rows that do not decode"))?;
+    let answered = decoded
         .into_iter()
         .enumerate()
         .map(|(position, rows)| {
@@ -154,13 +155,13 @@ fn table_rows(
             .map(|name| names::column(table, name).map(|(_, column)| column))
             .collect::<Result<_, _>>()?,
     };
-    let row = |wire: v1::Row| -> Result<Row, ConvertError> {
+    let row = |wire: &v1::Row| -> Result<Row, ConvertError> {
         if wire.values.len() != columns.len() {
             return Err(ConvertError::Shape("a row has not one value per column"));
         }
-        columns.iter().zip(wire.values).map(|(c, v)| value_from_wire(table, c, v)).collect()
+        columns.iter().zip(&wire.values).map(|(c, v)| value_from_wire(table, c, v)).collect()
     };
-    let rows = wire.rows.into_iter().map(row).collect::<Result<_, _>>()?;
+    let rows = wire.rows.iter().map(row).collect::<Result<_, _>>()?;
     Ok(TableRows { table: wire.table, rows })
 }
 

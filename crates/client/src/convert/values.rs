@@ -30,33 +30,33 @@ pub fn value_to_wire(value: &Value) -> v1::Value {
 pub fn value_from_wire(
     table: &TableSchema,
     column: &Column,
-    wire: v1::Value,
+    wire: &v1::Value,
 ) -> Result<Value, ConvertError> {
     let fault = |problem: String| ConvertError::Value {
         table: table.name.clone(),
         column: column.name.clone(),
         problem,
     };
-    let kind = wire.kind.ok_or_else(|| fault("the value has no kind set".to_owned()))?;
+    let kind = wire.kind.as_ref().ok_or_else(|| fault("the value has no kind set".to_owned()))?;
     typed(&column.column_type, kind).map_err(fault)
 }
 
-fn typed(column_type: &ColumnType, kind: Kind) -> Result<Value, String> {
+fn typed(column_type: &ColumnType, kind: &Kind) -> Result<Value, String> {
     use ColumnType as T;
     let wrong = |given: &str| format!("{given} does not fit {}", column_type.sql_name());
     match (column_type, kind) {
         (_, Kind::Null(_)) => Ok(Value::Null),
-        (T::Bool, Kind::Boolean(b)) => Ok(Value::Bool(b)),
-        (T::Int2 | T::Int4 | T::Int8, Kind::Integer(i)) => Ok(Value::Int(i)),
-        (T::Float4, Kind::Real(f)) => Ok(Value::Float4(f as f32)),
-        (T::Float8, Kind::Real(f)) => Ok(Value::Float8(f)),
-        (T::Float4, Kind::Integer(i)) => Ok(Value::Float4(i as f32)),
-        (T::Float8, Kind::Integer(i)) => Ok(Value::Float8(i as f64)),
+        (T::Bool, Kind::Boolean(b)) => Ok(Value::Bool(*b)),
+        (T::Int2 | T::Int4 | T::Int8, Kind::Integer(i)) => Ok(Value::Int(*i)),
+        (T::Float4, Kind::Real(f)) => Ok(Value::Float4(*f as f32)),
+        (T::Float8, Kind::Real(f)) => Ok(Value::Float8(*f)),
+        (T::Float4, Kind::Integer(i)) => Ok(Value::Float4(*i as f32)),
+        (T::Float8, Kind::Integer(i)) => Ok(Value::Float8(*i as f64)),
         (T::Numeric { .. }, Kind::Integer(i)) => parse(column_type, &i.to_string()),
         (T::Varchar { .. } | T::Text | T::Json | T::Jsonb, Kind::Text(text)) => {
-            Ok(Value::Text(text.into_boxed_str()))
+            Ok(Value::Text(text.as_str().into()))
         }
-        (_, Kind::Text(text)) => parse(column_type, &text),
+        (_, Kind::Text(text)) => parse(column_type, text),
         (T::Bytea, Kind::Bytes(bytes)) => Ok(Value::Bytes(bytes.to_vec().into_boxed_slice())),
         (_, Kind::Boolean(_)) => Err(wrong("a boolean")),
         (_, Kind::Integer(_)) => Err(wrong("an integer")),
@@ -72,7 +72,7 @@ fn parse(column_type: &ColumnType, text: &str) -> Result<Value, String> {
 /// Values of the root table's primary key, in key order.
 pub fn key_values_from_wire(
     schema: &GroupSchema,
-    wire: v1::KeyValues,
+    wire: &v1::KeyValues,
 ) -> Result<Vec<Value>, ConvertError> {
     let root = schema.root().ok_or(ConvertError::Missing { what: "the root table" })?;
     if wire.values.len() != root.primary_key.len() {
@@ -83,7 +83,7 @@ pub fn key_values_from_wire(
     }
     root.primary_key
         .iter()
-        .zip(wire.values)
+        .zip(&wire.values)
         .map(|(id, value)| {
             let column = root.column(*id).ok_or(ConvertError::Shape("key column"))?;
             value_from_wire(root, column, value)
@@ -94,7 +94,7 @@ pub fn key_values_from_wire(
 /// Which declared lookup key, and its values.
 pub fn lookup_from_wire(
     schema: &GroupSchema,
-    wire: v1::LookupKey,
+    wire: &v1::LookupKey,
 ) -> Result<(LookupId, Vec<Value>), ConvertError> {
     let root = schema.root().ok_or(ConvertError::Missing { what: "the root table" })?;
     let names: Vec<&str> = wire.columns.iter().map(String::as_str).collect();
@@ -105,7 +105,7 @@ pub fn lookup_from_wire(
     }
     let values = names
         .iter()
-        .zip(wire.values)
+        .zip(&wire.values)
         .map(|(name, value)| {
             let (_, column) = names::column(root, name)?;
             value_from_wire(root, column, value)

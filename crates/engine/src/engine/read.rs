@@ -3,9 +3,9 @@
 use super::Engine;
 use crate::condition::Conditions;
 use crate::layout::{Scratch, View, hash_key};
-use crate::{EngineError, ReadAnswer, ReadStatus, Resolved, RowSink};
-use cachetier_model::{ColumnId, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId, TableRead};
-use cachetier_model::{TableId, ValueRef};
+use crate::{CollectRows, EngineError, ReadAnswer, ReadStatus, Resolved, RowSink};
+use cachetier_model::TableId;
+use cachetier_model::{ColumnId, LookupId, LookupKey, ReadPlan, RootKey, SlotId, TableRead};
 use smallvec::SmallVec;
 
 /// One table of a plan, checked.
@@ -18,7 +18,7 @@ struct Wanted<'a> {
 impl Engine {
     /// Rows of one instance. Takes the slot's lock for reading.
     pub fn read(&self, key: &RootKey, plan: &ReadPlan) -> Result<ReadAnswer, EngineError> {
-        let mut rows = Collect::default();
+        let mut rows = CollectRows::default();
         Ok(match self.read_into(key, None, plan, &mut rows)? {
             ReadStatus::Found { as_of } => ReadAnswer::Found { tables: rows.tables, as_of },
             ReadStatus::Absent { as_of } => ReadAnswer::Absent { as_of },
@@ -170,31 +170,4 @@ fn give<S: RowSink + ?Sized>(
         sink.row_end();
     }
     sink.table_end();
-}
-
-/// Rows as they are kept by callers that want them whole.
-#[derive(Default)]
-struct Collect {
-    tables: Vec<Vec<Row>>,
-    row: Row,
-}
-
-impl RowSink for Collect {
-    fn table(&mut self, _: TableId) {
-        self.tables.push(Vec::new());
-    }
-
-    fn row(&mut self, values: usize) {
-        self.row = Row::with_capacity(values);
-    }
-
-    fn value(&mut self, value: ValueRef<'_>) {
-        self.row.push(value.to_value());
-    }
-
-    fn row_end(&mut self) {
-        if let Some(rows) = self.tables.last_mut() {
-            rows.push(std::mem::take(&mut self.row));
-        }
-    }
 }

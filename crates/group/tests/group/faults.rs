@@ -284,7 +284,7 @@ async fn r25_a_node_that_leaves_a_slot_neither_bypasses_its_own_changes_nor_call
     assert!(!released.slots.contains(root(moved).slot()), "its change is not flushed");
     let key = KeySelector::Root(root(moved));
     let call = ReadCall { key, plan: ReadPlan::default(), no_bypass: false };
-    let refused = node.group.bypass_read(call).await.unwrap_err();
+    let refused = node.group.bypass_read(&call).await.unwrap_err();
     assert!(matches!(refused, GroupError::SlotMoving { .. }), "{refused:?}");
     node.crash().await;
     // a start without the backend does not know what its writer row says
