@@ -5,7 +5,8 @@ use crate::support::server;
 use crate::support::{backend, rows_of, table, writer};
 use cachetier_model::{Instance, RootKey, RowChange, Value};
 use cachetier_write_through::{
-    Backend, KeyRange, LoadSpec, Reason, ScanRequest, WriteThroughOptions,
+    Backend, KeyRange, LoadSpec, PostgresBackend, PostgresOptions, Reason, ScanRequest,
+    WriteThroughOptions,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -278,4 +279,30 @@ async fn d29_a_column_dropped_under_the_cache_stops_the_lanes_and_is_named() {
     db.run("ALTER TABLE subscriber RENAME moved TO vlr_location").await;
     w.all_flushed().await;
     assert_eq!(db.number("SELECT vlr_location FROM subscriber WHERE s_id = 1").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_finds_no_free_connection_fails_in_time_instead_of_waiting_for_ever() {
+    let db = server::shared().database().await;
+    hlr::create(&db).await;
+    hlr::populate(&db, 10).await;
+    let (_, schema) = backend(&db, &hlr::tables()).await;
+    let options = PostgresOptions {
+        connections_max: 3,
+        statement_timeout: Duration::from_secs(1),
+        ..crate::support::backend_options(&db)
+    };
+    let backend = PostgresBackend::new(options).unwrap();
+    backend.use_schema(schema);
+    let request = ScanRequest { page: 5, ..ScanRequest::default() };
+    let scan = backend.open_scan(request).await.unwrap();
+    let key = [hlr::key(1)];
+    let read = tokio::time::timeout(Duration::from_secs(30), backend.read_instances(&key)).await;
+    let error = read.expect("it waits for ever").unwrap_err();
+    assert_eq!(error.reason, Reason::BackendBusy);
+    drop(scan);
+    let read = tokio::time::timeout(Duration::from_secs(30), async {
+        while backend.read_instances(&key).await.is_err() {}
+    });
+    read.await.expect("the scan's connection is free again");
 }
