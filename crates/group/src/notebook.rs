@@ -48,6 +48,7 @@ const TOPOLOGY: &str = "topology";
 const ADDRESSES: &str = "addresses";
 const SLOTS: &str = "slots";
 const SCHEMA: &str = "schema";
+const LEFT: &str = "left";
 
 #[derive(Clone)]
 pub(crate) struct Notebook {
@@ -128,6 +129,15 @@ impl Notebook {
 
     pub(crate) async fn set_schema(&self, schema: &GroupSchema) -> Result<(), GroupError> {
         self.write(SCHEMA, schema).await
+    }
+
+    /// This node left its group, drained: nothing in the journal is worth anything any more.
+    pub(crate) fn left(&self) -> bool {
+        self.journal.attribute(LEFT).is_some()
+    }
+
+    pub(crate) async fn set_left(&self) -> Result<(), GroupError> {
+        self.write(LEFT, &true).await
     }
 
     fn read<T: DeserializeOwned>(&self, key: &'static str) -> Result<Option<T>, GroupError> {

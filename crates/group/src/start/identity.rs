@@ -9,6 +9,7 @@ use cachetier_write_through::{Claim, ClaimRequest};
 use uuid::Uuid;
 
 use super::Stop;
+use crate::end::FORGOTTEN;
 use crate::error::GroupError;
 use crate::notebook::{BackendHome, ClaimNote, Home};
 use crate::shared::Shared;
@@ -22,7 +23,11 @@ pub(crate) async fn check_home(shared: &Arc<Shared>) -> Result<(), GroupError> {
     };
     match shared.notebook.home()? {
         None => shared.notebook.set_home(&ours).await?,
-        Some(home) if home.group_uid == ours.group_uid && home.node == ours.node => {}
+        Some(home) if home.group_uid == ours.group_uid && home.node == ours.node => {
+            if shared.notebook.left() {
+                shared.retire("GroupForgotten", FORGOTTEN);
+            }
+        }
         Some(home) => shared.fence(
             "ForeignJournal",
             &format!(
