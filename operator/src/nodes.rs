@@ -61,7 +61,8 @@ pub trait Nodes: Send + Sync + 'static {
         node: &'a NodeAddress,
         stop_writes: bool,
     ) -> BoxFuture<'a, Result<(), NodeError>>;
-    /// The group is being deleted: any one node removes its bookkeeping from the backend.
+    /// The group is being deleted: the node removes its part of the bookkeeping from the backend,
+    /// the last one all of it; with `discard`, any one removes all.
     fn end_group<'a>(
         &'a self,
         node: &'a NodeAddress,
