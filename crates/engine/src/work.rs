@@ -8,8 +8,10 @@
 mod change;
 mod delete;
 mod diff;
+mod in_place;
 mod rules;
 
+pub(crate) use in_place::InPlace;
 pub(crate) use rules::Rules;
 
 use crate::condition::Conditions;
@@ -44,6 +46,8 @@ pub(crate) struct Outcome {
     pub(crate) changes: Vec<RowChange>,
     /// The packed instance afterwards; `None`: it does not exist.
     pub(crate) packed: Option<Vec<u8>>,
+    /// It takes the room of the one before.
+    pub(crate) in_place: bool,
 }
 
 impl<'a> Work<'a> {
@@ -71,7 +75,7 @@ impl<'a> Work<'a> {
         self.no_orphans(transaction.operations.len().saturating_sub(1))?;
         let changes = self.changes();
         let packed = if changes.is_empty() { None } else { self.pack()? };
-        Ok(Outcome { rows, changes, packed })
+        Ok(Outcome { rows, changes, packed, in_place: false })
     }
 
     fn guard_holds(&mut self, guard: &Guard) -> Result<bool, TransactError> {

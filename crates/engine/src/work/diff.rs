@@ -1,7 +1,8 @@
 //! The net change per row: what the journal and the backend are told.
 
+use super::in_place::identical;
 use super::{Work, WorkTable, by_primary_key};
-use cachetier_model::{ChangeKind, ColumnId, Row, RowChange, TableId, TableSchema, Value};
+use cachetier_model::{ChangeKind, ColumnId, Row, RowChange, TableId, TableSchema};
 use std::cmp::Ordering;
 
 impl Work<'_> {
@@ -63,14 +64,6 @@ fn compare(
 
 fn changed_columns(old: &Row, new: &Row) -> Vec<ColumnId> {
     let cells = old.iter().zip(new).enumerate();
-    cells.filter(|(_, (a, b))| !identical(a, b)).map(|(id, _)| id).collect()
-}
-
-/// Equal bit for bit: a NaN is itself, and a negative zero is not zero.
-fn identical(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Float4(a), Value::Float4(b)) => a.to_bits() == b.to_bits(),
-        (Value::Float8(a), Value::Float8(b)) => a.to_bits() == b.to_bits(),
-        _ => a == b,
-    }
+    let changed = cells.filter(|(_, (a, b))| !identical(a.as_value_ref(), b.as_value_ref()));
+    changed.map(|(id, _)| id).collect()
 }
