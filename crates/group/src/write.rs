@@ -207,6 +207,12 @@ impl Core {
             Ok(Ok(Decision::Accepted)) => Ok(()),
             Ok(Ok(Decision::Refused { cause, annulled })) => {
                 self.visible(annulled).await?;
+                if is_held(&cause.sqlstate) {
+                    return Err(GroupError::Busy {
+                        what: "a row that somebody keeps locked in the backend",
+                        retry_after: Duration::from_secs(1),
+                    });
+                }
                 Err(refusals::from_backend(&cause))
             }
             Ok(Ok(Decision::SetAside(cause))) => Err(unknown(&set_aside(cause.as_deref()))),

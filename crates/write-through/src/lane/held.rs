@@ -10,6 +10,7 @@ use super::deliver::Step;
 use super::segment::Segment;
 use super::session::Sent;
 use super::{Ended, Lane};
+use crate::backend::flush::NewReject;
 use crate::error::BackendError;
 use crate::pending::Pending;
 use crate::queue::{TakeLimits, Taken};
@@ -29,11 +30,7 @@ impl Lane {
         if stack.is_empty() {
             stack.extend(self.take_more());
         }
-        // what nobody was told of is held up only for its caller, who waits
-        let behind = match held.resent || head.awaits_backend {
-            true => None,
-            false => self.cut_behind(&head.key, stack),
-        };
+        let behind = if held.resent { None } else { self.cut_behind(&head.key, stack) };
         let Some(passing) = behind else { return self.wait_for(held, &error).await };
         let sorted = self.sorted_behind(&head, &passing);
         match self.send_past(&head, &error, &sorted, passing.last_sequence()).await? {
@@ -119,7 +116,7 @@ impl Lane {
         let schema = std::sync::Arc::clone(&self.shared.schema);
         match request(&schema, self.fence(), next, behind, true) {
             Ok(mut request) => {
-                request.rejects.insert(0, set_aside(head, Some(error)));
+                request.rejects.splice(0..0, put_aside(head, error));
                 request.hasty = true;
                 self.send(&request, 1).await
             }
@@ -133,7 +130,8 @@ impl Lane {
         head: &Pending,
         error: &BackendError,
     ) -> Result<Step, Ended> {
-        let mut request = self.bare_request(head.sequence, vec![set_aside(head, Some(error))]);
+        let rejects = put_aside(head, error).into_iter().collect();
+        let mut request = self.bare_request(head.sequence, rejects);
         request.synced_commit = true;
         match self.send(&request, u32::MAX).await? {
             Sent::Committed => {
@@ -145,4 +143,9 @@ impl Lane {
             Sent::Refused(_) | Sent::Changed | Sent::Held(_) => Ok(Step::Again(held)),
         }
     }
+}
+
+/// What nobody was told of (R16) is given up instead: its caller hears that it did not happen.
+fn put_aside(head: &Pending, error: &BackendError) -> Option<NewReject> {
+    (!head.awaits_backend).then(|| set_aside(head, Some(error)))
 }

@@ -252,3 +252,26 @@ fn d11_a_backend_that_holds_up_everything_has_nothing_set_aside() {
         node.stop.cancel();
     });
 }
+
+#[test]
+fn d11_an_awaited_transaction_on_a_locked_row_is_given_up_and_its_caller_told() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut node = Node::start(&backend, options(1, BackendCommit::Async)).await;
+        let first = Value::Int(1);
+        backend.set_faults(|f| {
+            f.locked = Some(Box::new(move |s| s.rows.iter().any(|r| r[0] == first)));
+        });
+        let awaited = node.commit_as(1, insert(1, 0), true);
+        node.commit(2, insert(2, 0));
+        let settled = tokio::time::timeout(Duration::from_secs(600), node.settle(&backend)).await;
+        let told = settled.expect("the lane stands still");
+        let refused = |e: &FlushEvent| {
+            matches!(e, FlushEvent::Refused { sequence, .. } if *sequence == awaited)
+        };
+        assert!(told.iter().any(refused), "{told:?}");
+        assert!(backend.list_rejects("g", 10).await.unwrap().is_empty());
+        assert_eq!(backend.store().tables[ROOT].len(), 1);
+        node.stop.cancel();
+    });
+}
