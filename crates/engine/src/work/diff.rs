@@ -4,6 +4,7 @@ use super::in_place::identical;
 use super::{Work, WorkTable, by_primary_key};
 use cachetier_model::{ChangeKind, ColumnId, Row, RowChange, TableId, TableSchema};
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 impl Work<'_> {
     /// Deletes children first, then inserts and updates parents first.
@@ -25,8 +26,8 @@ impl Work<'_> {
 fn compare(
     id: TableId,
     schema: &TableSchema,
-    before: &[Row],
-    after: &[Row],
+    before: &[Rc<Row>],
+    after: &[Rc<Row>],
     deletes: &mut Vec<RowChange>,
     others: &mut Vec<RowChange>,
 ) {
@@ -38,6 +39,7 @@ fn compare(
             (None, None) => return,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) if Rc::ptr_eq(old, new) => Ordering::Equal,
             (Some(old), Some(new)) => by_primary_key(schema, old, new),
         };
         let old = if order.is_le() { before.next() } else { None };
@@ -45,6 +47,7 @@ fn compare(
         match (old, new) {
             (Some(old), None) => deletes.push(change(ChangeKind::Delete, old, Vec::new())),
             (None, Some(new)) => others.push(change(ChangeKind::Insert, new, Vec::new())),
+            (Some(old), Some(new)) if Rc::ptr_eq(old, new) => {}
             (Some(old), Some(new)) => {
                 let changed = changed_columns(old, new);
                 let key =

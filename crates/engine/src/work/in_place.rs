@@ -16,27 +16,26 @@ use cachetier_model::{
 };
 use smallvec::SmallVec;
 
-/// Rows one transaction may touch here; the general way has no such bound.
-const TOUCHED_MAX: usize = 64;
+/// Cells one transaction may overwrite here; the general way has no such bound.
+const OVERWRITTEN_MAX: usize = 128;
 
-type Checked = SmallVec<[(ColumnId, Value); 2]>;
-
-/// A row with values written to it.
-struct Touched {
+/// A cell that was written to.
+struct Overwritten {
     table: TableId,
     row: usize,
-    columns: SmallVec<[ColumnId; 4]>,
+    patch: Patch,
 }
 
 pub(crate) struct InPlace<'a> {
     schema: &'a GroupSchema,
     layout: &'a Layout,
     before: &'a [u8],
-    root: View<'a>,
-    /// Where each table's section begins. Overwriting never moves one.
+    /// The root row, when rows below it are looked at.
+    root: Option<View<'a>>,
+    /// Where each table's section begins, as far as is needed. Overwriting never moves one.
     starts: SmallVec<[u32; 8]>,
     after: Vec<u8>,
-    touched: SmallVec<[Touched; 2]>,
+    overwritten: SmallVec<[Overwritten; 2]>,
 }
 
 impl<'a> InPlace<'a> {
@@ -48,30 +47,39 @@ impl<'a> InPlace<'a> {
         before: &'a [u8],
         transaction: &Transaction,
     ) -> Result<Option<Outcome>, TransactError> {
-        let plain = transaction.operations.iter().all(|operation| match operation {
-            Operation::Update { table, set, .. } => {
-                set.iter().all(|(column, _)| rules.is_plain(*table, *column))
+        let mut last = 0;
+        for operation in &transaction.operations {
+            let Operation::Update { table, set, .. } = operation else { return Ok(None) };
+            if !set.iter().all(|(column, _)| rules.is_plain(*table, *column)) {
+                return Ok(None);
             }
-            _ => false,
-        });
-        if !plain {
-            return Ok(None);
+            last = last.max(*table);
         }
-        let Some(mut work) = Self::begin(schema, layout, before) else { return Ok(None) };
-        work.transact(transaction)
+        for guard in &transaction.guards {
+            let (Guard::Exists { table, .. } | Guard::Absent { table, .. }) = guard;
+            last = last.max(*table);
+        }
+        match Self::begin(schema, layout, before, last) {
+            Some(mut work) => work.transact(transaction),
+            None => Ok(None),
+        }
     }
 
-    fn begin(schema: &'a GroupSchema, layout: &'a Layout, before: &'a [u8]) -> Option<Self> {
-        let root = layout.root(before)?;
+    fn begin(
+        schema: &'a GroupSchema,
+        layout: &'a Layout,
+        before: &'a [u8],
+        last: TableId,
+    ) -> Option<Self> {
         let mut starts = SmallVec::new();
-        starts.push(0);
-        let mut at = root.length();
-        for table in 1..layout.table_count() {
+        let mut at = 0;
+        for table in 0..=last {
             starts.push(at as u32);
-            at += layout.section_length(table, before.get(at..)?);
+            at += layout.skip(table, before.get(at..)?);
         }
-        let (after, touched) = (before.to_vec(), SmallVec::new());
-        Some(Self { schema, layout, before, root, starts, after, touched })
+        let root = if last > 0 { layout.root(before) } else { None };
+        let (after, overwritten) = (before.to_vec(), SmallVec::new());
+        Some(Self { schema, layout, before, root, starts, after, overwritten })
     }
 
     fn transact(&mut self, transaction: &Transaction) -> Result<Option<Outcome>, TransactError> {
@@ -105,7 +113,7 @@ impl<'a> InPlace<'a> {
         let conditions = Conditions::prepare(self.schema.table(table)?, conditions).ok()?;
         let view = self.view(table, self.before)?;
         let mut scratch = Scratch::new();
-        let holds = |row| conditions.hold_packed(&view, self.root_of(table), row, &mut scratch);
+        let holds = |row| conditions.hold_packed(&view, self.root.as_ref(), row, &mut scratch);
         Some((0..view.rows()).any(holds) == wanted)
     }
 
@@ -119,76 +127,64 @@ impl<'a> InPlace<'a> {
     ) -> Option<u32> {
         let schema = self.schema.table(table)?;
         let conditions = Conditions::prepare(schema, conditions).ok()?;
-        let mut values = Checked::new();
+        let mut values = SmallVec::<[(ColumnId, Value); 2]>::new();
         for (column, value) in set {
             values.push((*column, checked_cell(operation, schema, *column, value).ok()?));
         }
-        let (mut rows, mut patches) =
-            (SmallVec::<[usize; 4]>::new(), SmallVec::<[Patch; 2]>::new());
+        let (mut found, first) = (0, self.overwritten.len());
+        let mut overwritten = std::mem::take(&mut self.overwritten);
         let view = self.view(table, &self.after)?;
         let mut scratch = Scratch::new();
         for row in 0..view.rows() {
-            if conditions.hold_packed(&view, self.root_of(table), row, &mut scratch) {
-                rows.push(row);
+            if conditions.hold_packed(&view, self.root.as_ref(), row, &mut scratch) {
+                found += 1;
                 for (column, value) in &values {
-                    patches.push(view.patch(row, *column, value)?);
+                    let patch = view.patch(row, *column, value)?;
+                    overwritten.push(Overwritten { table, row, patch });
                 }
             }
         }
-        drop(view);
-        if self.touched.len() + rows.len() > TOUCHED_MAX {
+        if overwritten.len() > OVERWRITTEN_MAX {
             return None;
         }
         let section = self.after.get_mut(*self.starts.get(table)? as usize..)?;
-        patches.into_iter().for_each(|patch| patch.apply(section));
-        let found = rows.len() as u32;
-        rows.into_iter().for_each(|row| self.touch(table, row, &values));
+        overwritten.iter().skip(first).for_each(|cell| cell.patch.apply(section));
+        self.overwritten = overwritten;
         Some(found)
-    }
-
-    fn touch(&mut self, table: TableId, row: usize, values: &Checked) {
-        let columns = values.iter().map(|(column, _)| *column);
-        match self.touched.iter_mut().find(|t| t.table == table && t.row == row) {
-            Some(touched) => touched.columns.extend(columns),
-            None => self.touched.push(Touched { table, row, columns: columns.collect() }),
-        }
     }
 
     /// The net changes, parents first, rows in key order.
     fn changes(&mut self) -> Vec<RowChange> {
-        self.touched.sort_unstable_by_key(|touched| (touched.table, touched.row));
-        let mut changes = Vec::with_capacity(self.touched.len());
+        let mut cells = std::mem::take(&mut self.overwritten);
+        cells.sort_unstable_by_key(|cell| (cell.table, cell.row, cell.patch.column));
+        cells.retain(|cell| !self.is_same(cell));
+        let mut changes: Vec<RowChange> = Vec::with_capacity(cells.len().min(4));
         let mut scratch = Scratch::new();
-        for Touched { table, row, columns } in &mut self.touched {
-            columns.sort_unstable();
-            columns.dedup();
-            let start = self.starts.get(*table).map_or(0, |start| *start as usize);
-            let before = self.layout.view(*table, self.before.get(start..).unwrap_or_default());
-            let after = self.layout.view(*table, self.after.get(start..).unwrap_or_default());
-            let (Some(before), Some(after)) = (before, after) else { continue };
-            let mut other = Scratch::new();
-            columns.retain(|column| {
-                let old = before.value(None, *row, *column, &mut scratch);
-                !identical(old, after.value(None, *row, *column, &mut other))
+        for row in cells.chunk_by(|a, b| (a.table, a.row) == (b.table, b.row)) {
+            let Some(first) = row.first() else { continue };
+            let Some(view) = self.view(first.table, &self.after) else { continue };
+            let mut changed: Vec<ColumnId> = row.iter().map(|cell| cell.patch.column).collect();
+            changed.dedup();
+            changes.push(RowChange {
+                table: first.table,
+                kind: ChangeKind::Update,
+                // the root row's key, which children share, never changes here
+                row: view.to_row(self.root.as_ref(), first.row, &mut scratch),
+                changed,
             });
-            if columns.is_empty() {
-                continue;
-            }
-            // the root row of the child's implied key never changes here
-            let root = (*table > 0).then_some(&self.root);
-            let (table, row) = (*table, after.to_row(root, *row, &mut scratch));
-            let changed = columns.to_vec();
-            changes.push(RowChange { table, kind: ChangeKind::Update, row, changed });
         }
         changes
     }
 
-    fn view<'v>(&'v self, table: TableId, packed: &'v [u8]) -> Option<View<'v>> {
-        self.layout.view(table, packed.get(*self.starts.get(table)? as usize..)?)
+    /// Whether the cell is, in the end, what it was.
+    fn is_same(&self, cell: &Overwritten) -> bool {
+        let start = self.starts.get(cell.table).map_or(0, |start| *start as usize);
+        let sections = self.before.get(start..).zip(self.after.get(start..));
+        sections.is_some_and(|(before, after)| cell.patch.is_same(before, after))
     }
 
-    fn root_of(&self, table: TableId) -> Option<&View<'a>> {
-        (table > 0).then_some(&self.root)
+    fn view<'v>(&'v self, table: TableId, packed: &'v [u8]) -> Option<View<'v>> {
+        self.layout.view(table, packed.get(*self.starts.get(table)? as usize..)?)
     }
 }
 
