@@ -197,7 +197,7 @@ fn o53_mapped_persistent_memory_needs_hosts_where_it_is_set_up() {
     let required = |medium| {
         let mut group = example("hlr");
         group.spec.memory.medium = medium;
-        let pod = children(&group).stateful_set.unwrap().spec.unwrap().template.spec.unwrap();
+        let pod = children(&group).stateful_set.unwrap().spec.template.spec.unwrap();
         let nodes = pod.affinity?.node_affinity?;
         let term = nodes.required_during_scheduling_ignored_during_execution?;
         Some(term.node_selector_terms[0].match_expressions.as_ref()?[0].key.clone())
@@ -216,7 +216,7 @@ fn o57_no_pod_maps_huge_pages_that_its_host_may_not_give() {
         let mut group = example("hlr");
         group.spec.memory.huge_pages = huge_pages;
         let children = children(&group);
-        let nodes = children.stateful_set.unwrap().spec.unwrap().template.spec.unwrap();
+        let nodes = children.stateful_set.unwrap().spec.template.spec.unwrap();
         let loads = children.preload_job.unwrap().spec.unwrap().template.spec.unwrap();
         for container in nodes.containers.iter().chain(&loads.containers) {
             let resources = serde_json::to_string(&container.resources).unwrap();
