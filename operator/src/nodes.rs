@@ -130,7 +130,7 @@ impl NodeView {
             && self.slots_leaving == 0
     }
 
-    /// Whether the process has read its journal; before that its backlog says nothing.
+    /// Whether the process knows its tables; before that its backlog is what its journal says.
     pub fn has_started(&self) -> bool {
         !matches!(self.phase.as_str(), "Starting" | "Unknown" | "")
     }

@@ -19,18 +19,13 @@ pub struct Member {
     pub unschedulable: bool,
     /// It cannot hold a write that the backend does not have: it never ran on a bound volume.
     pub never_ran: bool,
-    /// Some node of the group has served: journals may hold writes.
-    pub group_served: bool,
 }
 
 impl Member {
-    /// Its answer proves that nothing waits for the backend and nothing can come. A process that has
-    /// not finished its start has not read its journal yet, so its figures prove nothing.
+    /// Its answer proves that nothing waits for the backend and nothing can come. A node that has
+    /// not finished its start answers by its journal's tail, and not with none before it was read.
     pub fn is_drained(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| {
-            let read = view.has_started() || !self.group_served;
-            read && view.writes_stopped && view.backlog_empty()
-        })
+        self.view.as_ref().is_some_and(|view| view.writes_stopped && view.backlog_empty())
     }
 }
 
