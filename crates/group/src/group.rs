@@ -297,6 +297,23 @@ impl Group {
         self.core()?.resolve_reject(id, discard).await
     }
 
+    /// An administrator's word that this node's earlier journal is lost for good, with what it had
+    /// acknowledged and the backend does not have (R24). Only for a node that was refused because
+    /// of it; the node must be started again then ([`Group::ended`] says so), and takes its slots
+    /// back. `journal` is the lost one, as the refusal names it: a wrong one changes nothing.
+    pub async fn accept_lost_journal(&self, journal: &str) -> Result<(), GroupError> {
+        let shared = &self.inner.shared;
+        if shared.fenced().is_none() || self.inner.core.borrow().is_some() {
+            let why = "this node was not refused for another journal: there is nothing to accept";
+            return Err(GroupError::refused(RefusalReason::Schema, why));
+        }
+        shared.notebook.set_lost_journal(journal).await?;
+        tracing::warn!(node = %shared.node.name, lost = journal,
+            "the loss of an earlier journal was accepted by an administrator");
+        shared.end(Ended::RestartNeeded("the loss of an earlier journal was accepted"));
+        Ok(())
+    }
+
     /// For the end of a group: takes this node's part of the bookkeeping out of the backend, so that
     /// nothing of its journal is ever accepted again, and serves nothing afterwards. The last node
     /// that held slots takes the rest, and the tables are free for another group. Only a node with

@@ -49,6 +49,7 @@ const ADDRESSES: &str = "addresses";
 const SLOTS: &str = "slots";
 const SCHEMA: &str = "schema";
 const LEFT: &str = "left";
+const LOST_JOURNAL: &str = "lostJournal";
 
 #[derive(Clone)]
 pub(crate) struct Notebook {
@@ -138,6 +139,15 @@ impl Notebook {
 
     pub(crate) async fn set_left(&self) -> Result<(), GroupError> {
         self.write(LEFT, &true).await
+    }
+
+    /// The journal whose place this one takes, by an administrator's word.
+    pub(crate) fn lost_journal(&self) -> Result<Option<String>, GroupError> {
+        self.read(LOST_JOURNAL)
+    }
+
+    pub(crate) async fn set_lost_journal(&self, journal: &str) -> Result<(), GroupError> {
+        self.write(LOST_JOURNAL, &journal).await
     }
 
     fn read<T: DeserializeOwned>(&self, key: &'static str) -> Result<Option<T>, GroupError> {

@@ -123,7 +123,7 @@ fn claim_request(held_token: Option<u64>, attempt: &str, lanes: u16) -> ClaimReq
         lanes,
         epoch: 1,
         tables: vec!["root".to_owned(), "child".to_owned()],
-        accept_lost_journal: false,
+        accept_lost_journal: None,
     }
 }
 
@@ -399,7 +399,9 @@ async fn bad_rows(steps: &[Step], bad: i64) -> Result<(), TestCaseError> {
                 node.commit(id, changes);
             }
             Step::Break(fault) => backend.set_faults(|f| f.breaks.push_back(fault)),
-            Step::Crash | Step::Lock(_) | Step::Yield => tokio::time::sleep(Duration::from_millis(30)).await,
+            Step::Crash | Step::Lock(_) | Step::Yield => {
+                tokio::time::sleep(Duration::from_millis(30)).await
+            }
         }
     }
     let told = node.settle(&backend).await;

@@ -107,7 +107,7 @@ pub(super) async fn claim(shared: &Arc<Shared>, schema: &GroupSchema) -> Result<
         lanes: shared.config.write_through.lanes.max(1),
         epoch: shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0),
         tables: schema.tables.iter().map(|t| t.name.clone()).collect(),
-        accept_lost_journal: false,
+        accept_lost_journal: shared.notebook.lost_journal()?,
     };
     let claim = shared.backend.claim(request).await?;
     let note = ClaimNote { token: Some(claim.token), attempt: None };

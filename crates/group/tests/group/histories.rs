@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachetier_group::{BacklogFigures, GroupError, NoPeers, Phase};
+use cachetier_group::{BacklogFigures, Ended, GroupError, NoPeers, Phase};
 
 use crate::moves::Cluster;
 use crate::scene::{Node, Scene, entries, root};
@@ -171,4 +171,45 @@ async fn r11_a_transaction_set_aside_in_a_backend_that_lost_it_is_sent_again_aft
     assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 5").await, 666);
     assert_eq!(node.place(5).await, Some(666));
     node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r24_slots_of_a_lost_journal_are_taken_up_only_by_a_word_that_names_it() {
+    let scene = Scene::new(5).await;
+    let mut config = scene.config("n-0");
+    config.write_through.paused = true;
+    let node = Node::start(config.clone(), "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    node.set_place(1, 7).await.unwrap();
+    let refused = node.group.accept_lost_journal("any").await.unwrap_err();
+    assert!(matches!(refused, GroupError::Refused(_)), "nothing is lost here: {refused:?}");
+    let lost = node.group.status().await.journal.to_string();
+    node.crash().await;
+    // its host is gone; it comes back with an empty volume
+    config.journal.directory = scene.journal("anew");
+    let fenced = async || {
+        let node = Node::start(config.clone(), "n-0", Arc::new(NoPeers)).await.unwrap();
+        let status = node.until("refused", |s| s.phase == Phase::Fenced).await;
+        let names = |p: &cachetier_group::Problem| {
+            p.reason == "ForeignJournal" && p.message.contains(&lost) && p.message.contains("4096")
+        };
+        assert!(status.problems.iter().any(names), "what may be lost is said: {status:?}");
+        node
+    };
+    let node = fenced().await;
+    let wrong = "00000000-0000-0000-0000-000000000000";
+    node.group.accept_lost_journal(wrong).await.unwrap();
+    assert!(matches!(node.group.ended().await, Ended::RestartNeeded(_)));
+    node.crash().await;
+    let node = fenced().await;
+    node.group.accept_lost_journal(&lost).await.unwrap();
+    node.crash().await;
+    let node = Node::start(config.clone(), "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.until("serving", |s| s.ready && s.slots_serving == 4096).await;
+    assert_eq!(node.place(1).await, Some(10), "as the backend has it");
+    // and the lost one stays lost
+    let back = scene.node("n-0").await;
+    back.until("refused", |s| s.phase == Phase::Fenced).await;
+    back.crash().await;
+    node.crash().await;
 }

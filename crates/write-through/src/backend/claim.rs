@@ -22,8 +22,9 @@ pub struct ClaimRequest {
     pub epoch: u64,
     /// Names of the cached tables.
     pub tables: Vec<String>,
-    /// An administrator's word that the content of a lost journal may be given up.
-    pub accept_lost_journal: bool,
+    /// An administrator's word that what this journal held and the backend does not have is lost,
+    /// and that the claiming one takes its place.
+    pub accept_lost_journal: Option<String>,
 }
 
 /// What a claim found and set.

@@ -46,10 +46,11 @@ pub(crate) fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, Bac
     let empty = mine.iter().all(|w| w.slots.is_empty());
     if first.journal != request.journal {
         // a node that owned nothing any more may come back with a new volume
-        if request.accept_lost_journal || (empty && request.held_token.is_none()) {
+        let accepted = request.accept_lost_journal.as_ref() == Some(&first.journal);
+        if accepted || (empty && request.held_token.is_none()) {
             return Ok(found);
         }
-        return Err(foreign_journal(request, first));
+        return Err(foreign_journal(request, mine));
     }
     if request.held_token == Some(found) || first.attempt == request.attempt {
         return Ok(found);
@@ -68,13 +69,19 @@ fn missing_rows(request: &ClaimRequest, held: u64) -> BackendError {
     )
 }
 
-fn foreign_journal(request: &ClaimRequest, found: &Writer) -> BackendError {
+fn foreign_journal(request: &ClaimRequest, mine: &[&Writer]) -> BackendError {
+    let found = mine.first().map(|w| w.journal.as_str()).unwrap_or_default();
+    let position = mine.iter().map(|w| w.position).min().unwrap_or_default();
+    let slots: usize = mine.iter().map(|w| w.slots.len()).sum();
     refuse(
         Reason::ForeignJournal,
         format!(
-            "node {} writes from journal {}, this volume holds journal {}; bring the old volume \
-             back, or accept explicitly that its unflushed writes are lost",
-            request.node, found.journal, request.journal
+            "node {node} writes from journal {found}, this volume holds journal {here}; bring the \
+             old volume back. If it is lost for good, what it acknowledged for its {slots} slots \
+             after position {position} is lost with it: accept that explicitly with `cachectl \
+             accept-loss {node} --journal {found}`",
+            node = request.node,
+            here = request.journal,
         ),
     )
 }
@@ -277,7 +284,7 @@ mod tests {
             lanes: 1,
             epoch: 1,
             tables: Vec::new(),
-            accept_lost_journal: false,
+            accept_lost_journal: None,
         }
     }
 
@@ -318,7 +325,9 @@ mod tests {
         fresh.journal = "new".to_owned();
         assert_eq!(reason(&fresh, &writer(5, SlotSet::full())), Reason::ForeignJournal);
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::empty())]).unwrap(), 5);
-        fresh.accept_lost_journal = true;
+        let other = ClaimRequest { accept_lost_journal: Some("x".to_owned()), ..fresh.clone() };
+        assert_eq!(reason(&other, &writer(5, SlotSet::full())), Reason::ForeignJournal);
+        fresh.accept_lost_journal = Some("j".to_owned());
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::full())]).unwrap(), 5);
     }
 

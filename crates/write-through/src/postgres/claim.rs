@@ -333,7 +333,7 @@ pub(super) async fn change_lanes(
         lanes: change.lanes,
         epoch: first.epoch,
         tables: Vec::new(),
-        accept_lost_journal: false,
+        accept_lost_journal: None,
     };
     insert_lanes(client, ACT, &request, change.token, first.epoch, &lanes).await?;
     Ok(Some(lanes))

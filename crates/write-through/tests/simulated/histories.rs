@@ -266,9 +266,7 @@ fn d11_an_awaited_transaction_on_a_locked_row_is_given_up_and_its_caller_told() 
         node.commit(2, insert(2, 0));
         let settled = tokio::time::timeout(Duration::from_secs(600), node.settle(&backend)).await;
         let told = settled.expect("the lane stands still");
-        let refused = |e: &FlushEvent| {
-            matches!(e, FlushEvent::Refused { sequence, .. } if *sequence == awaited)
-        };
+        let refused = |e: &FlushEvent| matches!(e, FlushEvent::Refused { sequence, .. } if *sequence == awaited);
         assert!(told.iter().any(refused), "{told:?}");
         assert!(backend.list_rejects("g", 10).await.unwrap().is_empty());
         assert_eq!(backend.store().tables[ROOT].len(), 1);
