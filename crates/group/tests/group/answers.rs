@@ -96,20 +96,17 @@ async fn reads_past_the_store_wait_for_their_turn_only_as_long_as_is_said() {
     assert!(node.group.bypass_read(call()).await.unwrap().found);
     let holder = scene.postgres.client().await;
     holder.batch_execute("BEGIN; LOCK TABLE account IN ACCESS EXCLUSIVE MODE").await.unwrap();
-    let group = node.group.clone();
-    let (first, second) = (call(), call());
-    let first = tokio::spawn(async move { group.bypass_read(first).await });
-    let waited = async {
-        loop {
-            match node.group.bypass_read(second.clone()).await {
-                Err(GroupError::Busy { .. }) => return,
-                other => assert!(other.is_err(), "{other:?}"),
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(8), waited).await.expect("it waits on and on");
+    let calls = [call(), call()].map(|call| {
+        let group = node.group.clone();
+        tokio::spawn(async move { group.bypass_read(call).await })
+    });
+    // one has the only place, and waits for the table; the other one hears that there is no room
+    let heard = tokio::time::timeout(Duration::from_secs(8), futures::future::select_all(calls));
+    let (refused, _, mut others) = heard.await.expect("it waits on and on");
+    let refused = refused.unwrap().unwrap_err();
+    assert!(matches!(refused, GroupError::Busy { .. }), "{refused:?}");
     holder.batch_execute("ROLLBACK").await.unwrap();
-    assert!(first.await.unwrap().unwrap().found);
+    assert!(others.remove(0).await.unwrap().unwrap().found);
     node.crash().await;
 }
 
