@@ -15,7 +15,7 @@ use serde_json::json;
 /// Lets the groups of `namespace` go, if that is being deleted; answers how many.
 pub async fn leave(client: &kube::Client, namespace: &str) -> Result<usize, kube::Error> {
     let own = Api::<Namespace>::all(client.clone()).get_opt(namespace).await?;
-    if !own.is_some_and(|own| own.metadata.deletion_timestamp.is_some()) {
+    if own.is_none_or(|own| own.metadata.deletion_timestamp.is_none()) {
         return Ok(0);
     }
     let api: Api<CacheGroup> = Api::namespaced(client.clone(), namespace);
