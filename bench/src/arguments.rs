@@ -1,10 +1,13 @@
 //! The command line.
 
+pub mod staged;
+
 use anyhow::{Result, bail};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlr_bench::population::numbering::Numbering;
 use hlr_bench::population::{DEFAULT_SEED, Population};
 use hlr_bench::target::connect::CacheOptions;
+use staged::{FlushArguments, HlrArguments};
 use std::path::PathBuf;
 
 /// HLR population, traffic and measurement against PostgreSQL and against the cache
@@ -31,6 +34,10 @@ pub enum Command {
     VerifyWrites(VerifyArguments),
     /// The engine by itself, in this process: bytes per subscriber, reads, the mix on one core
     Engine(EngineArguments),
+    /// The side-by-side experiment on this host: PostgreSQL directly and the cache in front of it
+    Hlr(HlrArguments),
+    /// What write-through costs the backend, and how fast it drains, on this host
+    Flush(FlushArguments),
     /// Print the DDL of the four tables
     Ddl {
         #[arg(long, default_value = "public")]
@@ -194,4 +201,10 @@ pub struct EngineArguments {
     pub uniform: bool,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// Another one at each start.
+pub fn fresh_seed() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |s| s.as_nanos() as u64) ^ u64::from(std::process::id()) << 40
 }

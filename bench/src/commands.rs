@@ -1,12 +1,15 @@
 //! The commands: library calls, text and JSON out.
 
+use crate::arguments::staged::{FlushArguments, HlrArguments};
 use crate::arguments::{
     Arguments, BackendArguments, CheckArguments, Command, EngineArguments, LoadArguments,
-    RunArguments, Side, VerifyArguments, WritesArguments,
+    RunArguments, Side, VerifyArguments, WritesArguments, fresh_seed,
 };
 use anyhow::{Context, Result};
 use hlr_bench::drive::{self, RunOptions};
 use hlr_bench::engine::{self, EngineBenchOptions};
+use hlr_bench::flush;
+use hlr_bench::hlr::{self, Progress};
 use hlr_bench::load::{self, LoadOptions};
 use hlr_bench::population::{Population, tables};
 use hlr_bench::report::Report;
@@ -54,6 +57,8 @@ pub async fn run(arguments: Arguments) -> Result<Verdict> {
         Command::Writes(arguments) => write(arguments).await,
         Command::VerifyWrites(arguments) => verify_writes(arguments).await,
         Command::Engine(arguments) => measure_engine(&arguments),
+        Command::Hlr(arguments) => side_by_side_experiment(&arguments).await,
+        Command::Flush(arguments) => flush_experiment(&arguments).await,
         Command::Ddl { schema } => {
             let constraints = tables::constrain(&schema).into_iter().map(|(_, s)| s);
             for statement in tables::create(&schema).into_iter().chain(constraints) {
@@ -74,6 +79,22 @@ fn measure_engine(arguments: &EngineArguments) -> Result<Verdict> {
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::Good)
+}
+
+async fn side_by_side_experiment(arguments: &HlrArguments) -> Result<Verdict> {
+    let progress = Progress { tell: |line| eprintln!("{line}") };
+    let report = hlr::run(&arguments.options(progress)?).await?;
+    println!("{}", report.table());
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(Verdict::of(report.good()))
+}
+
+async fn flush_experiment(arguments: &FlushArguments) -> Result<Verdict> {
+    let progress = Progress { tell: |line| eprintln!("{line}") };
+    let report = flush::run(&arguments.options(progress)?).await?;
+    println!("{}", report.table());
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(Verdict::of(report.good()))
 }
 
 async fn load_population(arguments: LoadArguments) -> Result<Verdict> {
@@ -149,6 +170,7 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
         duration: Duration::from_secs_f64(arguments.seconds),
         ramp: Duration::from_secs_f64(arguments.ramp),
         rate: arguments.rate,
+        writes_only: false,
     };
     let targets = targets(&arguments).await?;
     let name = if arguments.target == Side::Backend { "backend" } else { "cache" };
@@ -161,12 +183,6 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::of(report.void.is_none()))
-}
-
-/// Another one at each start.
-fn fresh_seed() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    since.map_or(0, |s| s.as_nanos() as u64) ^ u64::from(std::process::id()) << 40
 }
 
 async fn targets(arguments: &RunArguments) -> Result<Vec<Target>> {

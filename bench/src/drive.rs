@@ -3,14 +3,18 @@
 //! Closed loop by default. With a rate, each client has its own schedule and latency counts from
 //! the intended send time, so that a stall is not hidden by the requests it kept from being sent.
 
+use crate::flush_lag::Offer;
+use crate::ledger::Ledger;
+use crate::pace;
 use crate::population::Population;
 use crate::report::{Machine, Report, TransactionReport};
 use crate::self_check::HIT_RATE_TOLERANCE_POINTS;
-use crate::target::{Outcome, Target};
+use crate::target::{Answer, Outcome, Target};
 use crate::traffic::{Keys, Kind, Traffic};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -36,20 +40,33 @@ pub struct RunOptions {
     pub ramp: Duration,
     /// All clients together, transactions per second.
     pub rate: Option<f64>,
+    /// Leaves the reads out, for what has to do with writes alone.
+    pub writes_only: bool,
 }
 
-/// What one client measured.
-struct Measured {
-    latencies_ns: Vec<Histogram<u64>>,
-    hits: [u64; 7],
-    failures: BTreeMap<String, u64>,
+/// Who looks at the answers beside the histograms.
+#[derive(Clone, Default)]
+pub struct Watchers {
+    pub ledger: Option<Arc<Ledger>>,
+    /// Positions of acknowledged writes.
+    pub positions: Option<Offer>,
+}
+
+/// What one client, or several blocks of a run together, measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub latencies_ns: Vec<Histogram<u64>>,
+    pub hits: [u64; 7],
+    pub failures: BTreeMap<String, u64>,
+    /// Attempts, those of the ramp included.
+    pub sent: u64,
 }
 
 impl Measured {
-    fn new() -> Result<Self> {
+    pub fn new() -> Result<Self> {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3);
         let latencies_ns = (0..7).map(|_| histogram()).collect::<Result<_, _>>()?;
-        Ok(Self { latencies_ns, hits: [0; 7], failures: BTreeMap::new() })
+        Ok(Self { latencies_ns, hits: [0; 7], failures: BTreeMap::new(), sent: 0 })
     }
 
     fn record(&mut self, kind: Kind, outcome: Outcome, latency: Duration) {
@@ -66,13 +83,31 @@ impl Measured {
         }
     }
 
-    fn merge(&mut self, other: Measured) -> Result<()> {
+    /// Attempts that ended with an answer.
+    pub fn count(&self) -> u64 {
+        self.latencies_ns.iter().map(Histogram::len).sum()
+    }
+
+    /// By name of the transaction.
+    pub fn transactions(&self) -> BTreeMap<String, TransactionReport> {
+        Kind::ALL
+            .into_iter()
+            .zip(&self.latencies_ns)
+            .zip(self.hits)
+            .map(|((kind, latencies), hits)| {
+                (kind.name().to_owned(), TransactionReport::new(kind, latencies, hits))
+            })
+            .collect()
+    }
+
+    pub fn merge(&mut self, other: &Measured) -> Result<()> {
         for (mine, theirs) in self.latencies_ns.iter_mut().zip(&other.latencies_ns) {
             mine.add(theirs).context("histograms of one run must have the same bounds")?;
         }
         self.hits.iter_mut().zip(other.hits).for_each(|(mine, theirs)| *mine += theirs);
-        for (class, count) in other.failures {
-            *self.failures.entry(class).or_default() += count;
+        self.sent += other.sent;
+        for (class, count) in &other.failures {
+            *self.failures.entry(class.clone()).or_default() += count;
         }
         Ok(())
     }
@@ -81,30 +116,51 @@ impl Measured {
 /// Runs one client per target and reports.
 pub async fn run(options: &RunOptions, name: &str, targets: Vec<Target>) -> Result<Report> {
     let threads = targets.len();
+    let total = measure(
+        options,
+        &targets.into_iter().map(Arc::new).collect::<Vec<_>>(),
+        &Watchers::default(),
+    )
+    .await?;
+    Ok(report(options, name, threads, &total))
+}
+
+/// Runs one client per target and gives what they measured.
+pub async fn measure(
+    options: &RunOptions,
+    targets: &[Arc<Target>],
+    watchers: &Watchers,
+) -> Result<Measured> {
+    let threads = targets.len();
     let measured_from = Instant::now() + options.ramp;
     let until = measured_from + options.duration;
     let interval = options.rate.map(|rate| Duration::from_secs_f64(threads as f64 / rate));
     let clients: Vec<_> = targets
-        .into_iter()
+        .iter()
         .enumerate()
         .map(|(number, target)| {
             let traffic =
                 Traffic::new(options.population, options.keys, options.seed, number as u64);
             let offset = interval.map(|i| i.mul_f64(number as f64 / threads as f64));
-            let client = Client { target, traffic, interval, measured_from, until };
+            let (target, watchers) = (target.clone(), watchers.clone());
+            let writes_only = options.writes_only;
+            let client =
+                Client { target, traffic, watchers, writes_only, interval, measured_from, until };
             tokio::spawn(client.run(offset.unwrap_or_default()))
         })
         .collect();
     let mut total = Measured::new()?;
     for client in clients {
-        total.merge(client.await??)?;
+        total.merge(&client.await??)?;
     }
-    Ok(report(options, name, threads, total))
+    Ok(total)
 }
 
 struct Client {
-    target: Target,
+    target: Arc<Target>,
     traffic: Traffic,
+    watchers: Watchers,
+    writes_only: bool,
     interval: Option<Duration>,
     measured_from: Instant,
     until: Instant,
@@ -116,16 +172,27 @@ impl Client {
         let mut intended = Instant::now() + offset;
         loop {
             match self.interval {
-                Some(_) => tokio::time::sleep_until(intended).await,
+                Some(_) => pace::until(intended).await,
                 None => intended = Instant::now(),
             }
             if intended >= self.until {
                 return Ok(measured);
             }
-            let kind = self.traffic.next_kind();
-            let (_, input) = self.traffic.next_input(kind);
-            let outcome = self.target.execute(&input).await;
+            let mut kind = self.traffic.next_kind();
+            while self.writes_only && kind.reads_only() {
+                kind = self.traffic.next_kind();
+            }
+            let (id, input) = self.traffic.next_input(kind);
+            let begun = self.watchers.ledger.as_ref().map(|l| l.begin(id, &input));
+            let Answer { outcome, seen, position } = self.target.execute(&input).await;
             let latency = intended.elapsed();
+            if let (Some(ledger), Some(begun)) = (&self.watchers.ledger, begun) {
+                ledger.end(begun, id, &input, &outcome, seen, position.as_ref());
+            }
+            if let (Some(positions), Some(position)) = (&self.watchers.positions, position) {
+                positions.offer(position);
+            }
+            measured.sent += 1;
             let failed = matches!(outcome, Outcome::Failed(_));
             if intended >= self.measured_from {
                 measured.record(kind, outcome, latency);
@@ -138,15 +205,8 @@ impl Client {
     }
 }
 
-fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> Report {
-    let transactions: BTreeMap<String, TransactionReport> = Kind::ALL
-        .into_iter()
-        .zip(&total.latencies_ns)
-        .zip(total.hits)
-        .map(|((kind, latencies), hits)| {
-            (kind.name().to_owned(), TransactionReport::new(kind, latencies, hits))
-        })
-        .collect();
+fn report(options: &RunOptions, name: &str, threads: usize, total: &Measured) -> Report {
+    let transactions = total.transactions();
     let seconds = options.duration.as_secs_f64();
     let count: u64 = transactions.values().map(|t| t.count).sum();
     let sum_ms: f64 = transactions.values().map(|t| t.mean_ms * t.count as f64).sum();
@@ -163,7 +223,7 @@ fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> 
         mean_of_seven_ms: transactions.values().map(|t| t.mean_ms).sum::<f64>() / 7.0,
         mix_weighted_mean_ms: sum_ms / count.max(1) as f64,
         transactions,
-        failures: total.failures,
+        failures: total.failures.clone(),
         void,
         self_check: None,
         machine: Machine::here(),
@@ -173,7 +233,7 @@ fn report(options: &RunOptions, name: &str, threads: usize, total: Measured) -> 
 
 /// A run whose hit rates are not the workload's did not run the workload. The allowance is the
 /// self-check's, the drift, and four standard errors of the sample.
-fn hit_rate_failure(transactions: &BTreeMap<String, TransactionReport>) -> Option<String> {
+pub fn hit_rate_failure(transactions: &BTreeMap<String, TransactionReport>) -> Option<String> {
     let wrong: Vec<String> = transactions
         .iter()
         .filter(|(_, t)| {
@@ -188,6 +248,26 @@ fn hit_rate_failure(transactions: &BTreeMap<String, TransactionReport>) -> Optio
                 "{name} found {:.1} % instead of {:.1} %",
                 t.hit_rate_percent, t.expected_hit_rate_percent
             ),
+        })
+        .collect();
+    (!wrong.is_empty()).then(|| wrong.join("; "))
+}
+
+/// A run whose transactions are not mixed as the workload says left some of them out. Allowed are
+/// a fifth of a point and four standard errors of the sample.
+pub fn mix_failure(transactions: &BTreeMap<String, TransactionReport>) -> Option<String> {
+    let total = transactions.values().map(|t| t.count).sum::<u64>().max(1) as f64;
+    let wrong: Vec<String> = Kind::ALL
+        .into_iter()
+        .filter_map(|kind| {
+            let count = transactions.get(kind.name()).map_or(0, |t| t.count);
+            let p = f64::from(kind.mix_percent()) / 100.0;
+            let share = count as f64 / total;
+            let allowed = 0.002 + 4.0 * (p * (1.0 - p) / total).sqrt();
+            let name = kind.name();
+            ((share - p).abs() > allowed).then(|| {
+                format!("{name} is {:.2} % of the mix instead of {:.0} %", 100.0 * share, 100.0 * p)
+            })
         })
         .collect();
     (!wrong.is_empty()).then(|| wrong.join("; "))

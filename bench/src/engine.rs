@@ -5,13 +5,15 @@
 //! thread's own processor time, so that neighbours on the machine do not show in them. Memory is
 //! the process's resident growth, set against what the engine says it holds.
 
+mod answer;
 mod requests;
 
 use crate::population::{DEFAULT_SEED, Population, numbering::Numbering};
 use crate::traffic::{Input, Keys, Kind, Traffic};
+use answer::Answer;
 use anyhow::{Context, Result, ensure};
 use cachetier_engine::{
-    Commit, CommitRefused, CommitSink, Engine, EngineOptions, Installed, ReadAnswer, TransactError,
+    Commit, CommitRefused, CommitSink, Engine, EngineOptions, Installed, ReadStatus, TransactError,
 };
 use cachetier_model::RootKey;
 use comfy_table::{Table, presets};
@@ -112,6 +114,7 @@ pub fn run(options: EngineBenchOptions) -> Result<EngineReport> {
         traffic: Traffic::new(population, keys, DEFAULT_SEED, 0),
         seconds: Duration::from_secs_f64(options.seconds),
         dirty: Vec::new(),
+        answer: Answer::default(),
     };
     let reads = bench.read_latency()?;
     let mean_ns = Kind::ALL
@@ -159,6 +162,8 @@ struct Bench {
     seconds: Duration,
     /// Committed and not yet reported as flushed.
     dirty: Vec<(RootKey, u64)>,
+    /// Where reads are encoded.
+    answer: Answer,
 }
 
 impl Bench {
@@ -264,9 +269,10 @@ impl Bench {
         complete(&mut request, key);
         match request {
             Request::Read(plan) => {
-                let answer = self.engine.read(key, &plan)?;
-                ensure!(matches!(answer, ReadAnswer::Found { .. }), "subscriber not found");
-                std::hint::black_box(answer);
+                self.answer.clear();
+                let status = self.engine.read_into(key, None, &plan, &mut self.answer)?;
+                ensure!(matches!(status, ReadStatus::Found { .. }), "subscriber not found");
+                std::hint::black_box(self.answer.bytes());
             }
             Request::Write(transaction) => {
                 match self.engine.transact(key, &transaction, &self.sink) {

@@ -80,7 +80,7 @@ impl Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg");
         Self {
-            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            cpus: crate::stage::processors(),
             load_average: load.split_whitespace().take(3).collect::<Vec<_>>().join(" "),
             last_level_cache: read("/sys/devices/system/cpu/cpu0/cache/index3/size")
                 .trim()

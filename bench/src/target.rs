@@ -6,10 +6,13 @@
 pub mod backend;
 pub mod cache;
 pub mod connect;
+pub mod planted;
 
 use crate::traffic::Input;
 use backend::BackendTarget;
 use cache::CacheTarget;
+use cachetier_client::Position;
+use planted::Planted;
 
 /// How one attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +31,51 @@ impl Outcome {
     }
 }
 
+/// What an attempt brought, beside how it ended.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    pub outcome: Outcome,
+    /// Columns of a subscriber row that was read.
+    pub seen: Option<Seen>,
+    /// Of a write to the cache.
+    pub position: Option<Position>,
+}
+
+/// The columns of a subscriber row that the workload changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub bit_1: i64,
+    pub vlr_location: i64,
+}
+
+impl Answer {
+    pub fn of(found: bool) -> Self {
+        Self::ended(Outcome::of(found))
+    }
+
+    fn ended(outcome: Outcome) -> Self {
+        Self { outcome, seen: None, position: None }
+    }
+
+    fn row(seen: Option<Seen>) -> Self {
+        Self { seen, ..Self::of(seen.is_some()) }
+    }
+}
+
 /// One client's connection to one side.
 pub enum Target {
     Backend(Box<BackendTarget>),
     Cache(CacheTarget),
+    /// A side with a fault that the checks must find.
+    Planted(Box<Planted>),
 }
 
 impl Target {
-    pub async fn execute(&self, input: &Input) -> Outcome {
+    pub async fn execute(&self, input: &Input) -> Answer {
         match self {
             Self::Backend(target) => target.execute(input).await,
             Self::Cache(target) => target.execute(input).await,
+            Self::Planted(target) => target.execute(input).await,
         }
     }
 }

@@ -64,6 +64,10 @@ impl Kind {
         }
     }
 
+    pub fn reads_only(self) -> bool {
+        matches!(self, Self::GetSubscriberData | Self::GetNewDestination | Self::GetAccessData)
+    }
+
     pub fn index(self) -> usize {
         self as usize
     }
@@ -106,6 +110,20 @@ pub enum Input {
         sf_type: i16,
         start_time: i16,
     },
+}
+
+impl Input {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::GetSubscriberData { .. } => Kind::GetSubscriberData,
+            Self::GetNewDestination { .. } => Kind::GetNewDestination,
+            Self::GetAccessData { .. } => Kind::GetAccessData,
+            Self::UpdateSubscriberData { .. } => Kind::UpdateSubscriberData,
+            Self::UpdateLocation { .. } => Kind::UpdateLocation,
+            Self::InsertCallForwarding { .. } => Kind::InsertCallForwarding,
+            Self::DeleteCallForwarding { .. } => Kind::DeleteCallForwarding,
+        }
+    }
 }
 
 /// Draws subscriber ids.

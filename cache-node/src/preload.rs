@@ -47,6 +47,11 @@ pub async fn run(
                 skipped = summary.skipped,
                 "load complete"
             );
+            if summary.inserted == 0 && summary.skipped == 0 {
+                tracing::info!(
+                    "nothing was loaded: every slot was covered before, or no row is selected"
+                );
+            }
             Ok(())
         }
         () = shutdown.cancelled() => bail!("stopped before the load was complete"),

@@ -75,6 +75,8 @@ pub enum Command {
     Load(LoadArguments),
     /// Refuse writes and flush everything; or take writes again
     Drain(DrainArguments),
+    /// Give up what a node had not flushed when its journal was lost for good
+    AcceptLoss(AcceptLossArguments),
     /// Transactions that the backend refused for good
     #[command(subcommand)]
     Rejects(RejectsCommand),
@@ -180,6 +182,15 @@ pub struct DrainArguments {
     /// Longest time to wait for an empty queue, in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct AcceptLossArguments {
+    /// The node that is refused because the backend knows it by another journal
+    pub node: String,
+    /// The lost journal, as the node's problem names it
+    #[arg(long)]
+    pub journal: String,
 }
 
 #[derive(Args, Debug)]

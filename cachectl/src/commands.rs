@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod accept_loss;
 mod compare;
 mod ddl;
 mod drain;
@@ -43,6 +44,7 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         Command::Compare(arguments) => compare::run(&reach, &arguments, format).await,
         Command::Load(arguments) => load::run(&reach, &arguments, format).await,
         Command::Drain(arguments) => drain::run(&reach, &arguments, format).await,
+        Command::AcceptLoss(arguments) => accept_loss::run(&reach, &arguments, format).await,
         Command::Rejects(command) => rejects::run(&reach, &command, format).await,
         Command::Topology => topology::run(&reach, format).await,
         Command::Ddl(_) | Command::Completion { .. } => Ok(Exit::Done),

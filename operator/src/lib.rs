@@ -13,6 +13,7 @@ pub mod certificates;
 pub mod controller;
 pub mod drain;
 pub mod events;
+pub mod farewell;
 pub mod lease;
 pub mod metrics;
 pub mod nodes;

@@ -61,7 +61,8 @@ pub trait Nodes: Send + Sync + 'static {
         node: &'a NodeAddress,
         stop_writes: bool,
     ) -> BoxFuture<'a, Result<(), NodeError>>;
-    /// The group is being deleted: any one node removes its bookkeeping from the backend.
+    /// The group is being deleted: the node removes its part of the bookkeeping from the backend,
+    /// the last one all of it; with `discard`, any one removes all.
     fn end_group<'a>(
         &'a self,
         node: &'a NodeAddress,
@@ -129,7 +130,7 @@ impl NodeView {
             && self.slots_leaving == 0
     }
 
-    /// Whether the process has read its journal; before that its backlog says nothing.
+    /// Whether the process knows its tables; before that its backlog is what its journal says.
     pub fn has_started(&self) -> bool {
         !matches!(self.phase.as_str(), "Starting" | "Unknown" | "")
     }

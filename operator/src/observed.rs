@@ -61,6 +61,7 @@ pub struct Observed {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClaimView {
     pub name: String,
+    /// It has, or had, a volume: one that was lost may have held writes.
     pub bound: bool,
     /// UID of the group whose journal is on it; absent on claims of earlier versions.
     pub incarnation: Option<String>,
@@ -136,7 +137,7 @@ impl Observed {
             self.pods_wanted().unwrap_or_else(|| u32::try_from(owners).unwrap_or(u32::MAX));
         // without a record nobody knows, and what nobody knows may be so
         let served = self.record.record().is_none_or(|record| record.served)
-            || self.answers.values().flatten().any(|view| view.slots_serving > 0);
+            || self.answers.values().flatten().next().is_some();
         let ordinals: BTreeSet<u32> = (0..expected).chain(self.pods.keys().copied()).collect();
         ordinals
             .into_iter()
@@ -147,7 +148,6 @@ impl Observed {
                     view: self.view(ordinal).cloned(),
                     unschedulable: pod.is_some_and(|pod| pod.unschedulable.is_some()),
                     never_ran: !self.has_volume(ordinal) || !served && !started,
-                    group_served: served,
                 };
                 (ordinal, member)
             })
@@ -205,7 +205,7 @@ impl ClaimView {
         let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
         Self {
             name: claim.metadata.name.clone().unwrap_or_default(),
-            bound: phase == Some("Bound"),
+            bound: matches!(phase, Some("Bound" | "Lost")),
             incarnation: claim.labels().get(LABEL_INCARNATION).cloned(),
             drained: claim.annotations().get(ANNOTATION_DRAINED).map(String::as_str)
                 == Some("true"),

@@ -92,7 +92,9 @@ fn next_record(observed: &Observed, decision: &topology::Decision) -> Option<Rec
     let owners = |topology: &cachetier_model::Topology| {
         u32::try_from(topology.nodes.len()).unwrap_or(u32::MAX)
     };
-    let serves = observed.answers.values().flatten().any(|view| view.slots_serving > 0);
+    // whoever answers is given the topology in this pass, and may serve before the next one: the
+    // record must know of it before the node does
+    let serves = observed.answers.values().flatten().next().is_some();
     let record = match (&decision.publish, found) {
         (Some(topology), _) => Record {
             topology: topology.clone(),

@@ -103,8 +103,8 @@ async fn pass(context: &Context, group: Arc<CacheGroup>) -> Result<Action, Recon
     let plan = plan(&observed);
     if plan.drain.as_ref().is_some_and(|drain| drain.done) {
         let clean = plan.drain.as_ref().is_some_and(|drain| drain.clean);
-        deletion::release(context, &observed, clean).await?;
-        return Ok(Action::await_change());
+        let released = deletion::release(context, &observed, clean).await?;
+        return Ok(if released { Action::await_change() } else { Action::requeue(BUSY) });
     }
     let applied = if observed.group.spec.paused && !deleting {
         Ok(apply::Applied::paused(&observed))

@@ -3,10 +3,10 @@
 use crate::args::RunArgs;
 use crate::build::Installation;
 use crate::controller::{self, Scope};
-use crate::lease;
 use crate::metrics::Metrics;
 use crate::nodes::grpc::GrpcNodes;
 use crate::reconcile::Context;
+use crate::{farewell, lease};
 use anyhow::Context as _;
 use cachetier_runtime::{AdminEndpoint, Tasks, shutdown, telemetry};
 use prometheus_client::registry::Registry;
@@ -15,6 +15,8 @@ use std::time::Duration;
 
 /// Time that passes under way get when the process stops.
 const STOP_GRACE: Duration = Duration::from_secs(20);
+/// Time for the last calls before the process ends.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let RunArgs {
@@ -47,6 +49,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         poll,
     ));
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "operator started");
+    let (own, home) = (client.clone(), lease_namespace.clone());
     let mut tasks = Tasks::new(shutdown.clone());
     tasks.spawn("admin", admin.serve(shutdown.clone()));
     tasks.spawn("controller", async move {
@@ -63,6 +66,14 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             }
         }
     });
-    tasks.supervise(STOP_GRACE).await?;
-    Ok(())
+    let ended = tasks.supervise(STOP_GRACE).await;
+    if let Some(home) = home {
+        // without an answer in time the group stays, as it does after a crash
+        match tokio::time::timeout(FAREWELL, farewell::leave(&own, &home)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "own namespace not looked at"),
+            Err(_) => tracing::debug!("own namespace not looked at in time"),
+        }
+    }
+    Ok(ended?)
 }

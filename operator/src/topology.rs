@@ -19,18 +19,13 @@ pub struct Member {
     pub unschedulable: bool,
     /// It cannot hold a write that the backend does not have: it never ran on a bound volume.
     pub never_ran: bool,
-    /// Some node of the group has served: journals may hold writes.
-    pub group_served: bool,
 }
 
 impl Member {
-    /// Its answer proves that nothing waits for the backend and nothing can come. A process that has
-    /// not finished its start has not read its journal yet, so its figures prove nothing.
+    /// Its answer proves that nothing waits for the backend and nothing can come. A node that has
+    /// not finished its start answers by its journal's tail, and not with none before it was read.
     pub fn is_drained(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| {
-            let read = view.has_started() || !self.group_served;
-            read && view.writes_stopped && view.backlog_empty()
-        })
+        self.view.as_ref().is_some_and(|view| view.writes_stopped && view.backlog_empty())
     }
 }
 
@@ -163,6 +158,16 @@ fn first(input: &Input<'_>, epoch: Epoch, replicas: u32) -> Decision {
     decision
 }
 
+/// Versions that were given out and are in no status and no answer, at most: a pass gives out one
+/// and tells of it at its end. A silent node may hold one of them, with other owners: what is
+/// rebuilt must be above it, else there are two topologies of one epoch (R22).
+const UNSEEN_VERSIONS_MAX: u64 = 100;
+
+/// A version above every one that may have been given out.
+fn above(input: &Input<'_>, newest_held: u64) -> Epoch {
+    Epoch(newest_held.max(input.version_seen) + 1 + UNSEEN_VERSIONS_MAX)
+}
+
 fn lost(input: &Input<'_>, replicas: u32) -> Decision {
     let may_hold_one =
         (0..replicas).filter(|n| input.members.get(n).is_none_or(|member| !member.never_ran));
@@ -171,7 +176,7 @@ fn lost(input: &Input<'_>, replicas: u32) -> Decision {
     // What nodes hold is the newest there was if it reaches what was seen, or if all were asked.
     let reaches = input.version_seen > 0 && newest >= input.version_seen;
     if reaches || missing.is_empty() {
-        let next = Epoch(newest.max(input.version_seen) + 1);
+        let next = above(input, newest);
         if let Some(held) = input.held {
             let mut decision = Decision::new(replicas, Activity::MovingSlots);
             decision.publish = Some(at(held, next));
@@ -189,7 +194,7 @@ fn republish(input: &Input<'_>, held: &Topology) -> Decision {
     let replicas = input.pods_wanted.unwrap_or(0).max(member_count(held));
     let mut decision = Decision::new(replicas, Activity::MovingSlots);
     decision.stopping = input.stopping;
-    decision.publish = Some(at(held, Epoch(held.epoch.0 + 1)));
+    decision.publish = Some(at(held, above(input, held.epoch.0)));
     decision
 }
 

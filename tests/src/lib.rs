@@ -9,3 +9,4 @@
 pub mod e2e;
 pub mod local;
 pub mod operator;
+pub mod torture;

@@ -139,3 +139,73 @@ async fn d23_a_load_larger_than_memory_stops_and_the_node_goes_on() -> Result<()
     }
     Ok(())
 }
+
+/// A load says, row for row, what it brought and what was there already; one that has nothing to do
+/// says that, and nothing is missing then.
+#[tokio::test(flavor = "multi_thread")]
+async fn d20_a_reload_says_what_it_inserted_what_was_there_and_when_it_did_nothing() -> Result<()> {
+    const READ_BEFORE: u64 = 50;
+    let group = group(2).await?;
+    let client = group.client().await?;
+    for id in 1..=READ_BEFORE {
+        client.read(&Read::whole(hlr::by_id(i64::try_from(id)?))).await?;
+    }
+    let all = u64::try_from(SUBSCRIBERS)?;
+    let output = group.preload("first", "")?.output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (mut inserted, mut skipped) = (0, 0);
+    for n in 0..2 {
+        let load = group.status(n).await?.load.context("no load in the status")?;
+        ensure!(load.chunks_done == load.chunks_total && load.chunks_total > 0, "{load:?}");
+        inserted += load.inserted;
+        skipped += load.skipped;
+    }
+    ensure!((inserted, skipped) == (all - READ_BEFORE, READ_BEFORE), "{inserted} and {skipped}");
+    let last = last_word(&output.stderr)?;
+    ensure!(last["inserted"] == inserted && last["skipped"] == skipped, "{last}");
+    let output = group.preload("again", "")?.output().await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let last = last_word(&output.stderr)?;
+    ensure!(last["inserted"] == 0 && last["skipped"] == 0, "{last}");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(said.contains("nothing was loaded"), "it was silent: {said}");
+    let compared = compare(&group).await?;
+    ensure!(compared.not_loaded == 0 && compared.instances == all, "{compared:?}");
+    Ok(())
+}
+
+/// The line with the figures of a load's process.
+fn last_word(log: &[u8]) -> Result<serde_json::Value> {
+    let text = String::from_utf8_lossy(log);
+    let line = text.lines().find(|line| line.contains("\"load complete\""));
+    Ok(serde_json::from_str(line.with_context(|| format!("no last word in {text}"))?)?)
+}
+
+/// Reads go on while a load runs: none fails, and the slow ones are not slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn d22_no_read_times_out_while_a_load_runs() -> Result<()> {
+    let group = group(1).await?;
+    let client = group.client().await?;
+    for id in 1..=50 {
+        client.read(&Read::whole(hlr::by_id(id))).await?;
+    }
+    let mut preload = group.preload("beside-reads", "")?.spawn()?;
+    let mut took = Vec::new();
+    // reads of what is held, until the load has ended
+    while preload.try_wait()?.is_none() || took.len() < 500 {
+        let id = i64::try_from(took.len() % 50)? + 1;
+        let started = std::time::Instant::now();
+        let answer = client.read(&Read::whole(hlr::by_id(id))).await?;
+        took.push(started.elapsed());
+        ensure!(answer.found && answer.source == Source::Cache, "{answer:?}");
+    }
+    ensure!(preload.wait().await?.success(), "the load failed");
+    let covered = group.status(0).await?;
+    ensure!(covered.slots_covered == covered.slots_serving, "{covered:?}");
+    took.sort();
+    let p99 = took.get(took.len() * 99 / 100).copied().unwrap_or_default();
+    println!("{} reads beside a load, p99 {p99:?}, slowest {:?}", took.len(), took.last());
+    // a debug build on a busy machine; a client gives up after seconds
+    ensure!(p99 < Duration::from_millis(500), "p99 is {p99:?}");
+    Ok(())
+}

@@ -1,5 +1,7 @@
 //! SIGTERM in every phase of a node's life ends it with success, and soon.
 
+#![allow(clippy::indexing_slicing, reason = "a node that is missing fails the test")]
+
 use anyhow::{Result, ensure};
 use cachetier_client::Read;
 use std::time::{Duration, Instant};

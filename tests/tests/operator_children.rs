@@ -271,10 +271,12 @@ async fn o69_the_operator_makes_its_own_lease_and_hands_it_on() -> Result<()> {
     use k8s_openapi::api::coordination::v1::Lease;
     use operator::lease::Lease as Election;
     use operator::metrics::Metrics;
+    use system_tests::operator::network::Network;
     use tokio_util::sync::CancellationToken;
     let stage = Stage::without_operator("o69").await?;
-    let start = |holder: &str| {
-        let election = Election::new(stage.client.clone(), &stage.namespace, holder);
+    let network = Network::default();
+    let start = |holder: &str, client| {
+        let election = Election::new(client, &stage.namespace, holder);
         let (token, metrics) = (CancellationToken::new(), Metrics::default());
         let (stop, gauge) = (token.clone(), metrics.leader.clone());
         let acting = token.clone();
@@ -283,13 +285,16 @@ async fn o69_the_operator_makes_its_own_lease_and_hands_it_on() -> Result<()> {
         });
         (token, gauge, task)
     };
-    let (first_token, first, first_task) = start("first");
+    let (first_token, first, first_task) = start("first", stage.client.clone());
     eventually("the first acts", LIMIT, || async { Ok((first.get() == 1).then_some(())) }).await?;
     let leases: Api<Lease> = stage.api();
     let holder = leases.get("cachetier-operator").await?.spec.and_then(|s| s.holder_identity);
     ensure!(holder.as_deref() == Some("first"), "{holder:?}");
-    let (_second_token, second, _second_task) = start("second");
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    let (_second_token, second, _second_task) = start("second", network.client().await?);
+    eventually("the second looks at the lease, and again", LIMIT, || async {
+        Ok((network.requests().len() >= 4).then_some(()))
+    })
+    .await?;
     ensure!(second.get() == 0, "two act at once");
     first_token.cancel();
     first_task.await??;

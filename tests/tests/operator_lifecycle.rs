@@ -31,6 +31,11 @@ async fn pods_wanted(stage: &Stage) -> Result<i32> {
     Ok(stage.api::<StatefulSet>().get("hlr").await?.spec.replicas.unwrap_or(1))
 }
 
+fn is_ready(group: &CacheGroup) -> bool {
+    let seen = group.status.as_ref().and_then(|status| status.observed_generation);
+    seen == group.metadata.generation && condition(group, "Ready").0 == "True"
+}
+
 fn version(group: &CacheGroup) -> i64 {
     group.status.as_ref().map_or(0, |status| status.topology_version)
 }
@@ -47,9 +52,14 @@ async fn o22_a_scale_goes_on_after_the_operator_is_killed_at_any_step() -> Resul
     let mut stage = ready("o22", 1).await?;
     for target in [3, 1, 2] {
         scale(&stage, target).await?;
-        // killed again and again until it is done
-        for _ in 0..5 {
-            tokio::time::sleep(Duration::from_millis(400)).await;
+        // killed after each write, until there is nothing left to write
+        for _ in 0..8 {
+            let writes = stage.writes();
+            eventually("a write, or the end", LIMIT, || async {
+                let done = is_ready(&stage.group().await?);
+                Ok((stage.writes() > writes || done).then_some(()))
+            })
+            .await?;
             stage.kill_operator();
             stage.start_operator().await?;
         }
@@ -75,7 +85,7 @@ async fn pods_are_taken_away_only_after_their_slots_and_their_writes_are_gone() 
         view.slots_leaving = 0;
         view.backlog.transactions = 7;
     });
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    stage.several_passes().await?;
     ensure!(pods_wanted(&stage).await? == 3, "a pod was taken with writes waiting in it");
     stage.nodes.edit("hlr-2", |view| view.backlog.transactions = 0);
     stage.until_ready().await?;
@@ -182,7 +192,7 @@ async fn o44_a_changed_template_replaces_pods_one_at_a_time() -> Result<()> {
     stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 100.0);
     stage.merge(json!({"spec": {"memory": {"capacity": "3Gi"}}})).await?;
     stage.until("rolling", |group| condition(group, "Ready").1 == "RollingUpdate").await?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    stage.several_passes().await?;
     ensure!(uids(&stage).await? == before, "a pod was replaced while another's queue was long");
     stage.nodes.edit("hlr-0", |view| view.backlog.oldest_seconds = 0.0);
     let last = std::sync::Mutex::new(before.clone());
@@ -272,7 +282,7 @@ async fn a_paused_group_is_left_alone_and_still_reported() -> Result<()> {
     let stage = ready("paused", 1).await?;
     stage.merge(json!({"spec": {"paused": true, "replicas": 3}})).await?;
     stage.until_condition("Paused", "True").await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    stage.several_passes().await?;
     ensure!(pods_wanted(&stage).await? == 1, "a paused group was scaled");
     stage.merge(json!({"spec": {"paused": false}})).await?;
     stage.until_ready().await?;
@@ -353,7 +363,7 @@ async fn o18_volumes_outlive_the_drain_also_when_they_go_with_the_pod() -> Resul
     stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 4);
     scale(&stage, 1).await?;
     stage.until("slots moved", |group| version(group) == 2).await?;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    stage.several_passes().await?;
     ensure!(pods_wanted(&stage).await? == 2, "the pod, and its volume, went before the drain");
     stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 0);
     stage.until_ready().await?;

@@ -10,7 +10,7 @@ use comfy_table::Table;
 
 use crate::e2e::E2eArgs;
 use crate::test::{Level, Summary};
-use crate::{cluster, e2e, lint, process, test, workspace};
+use crate::{cluster, e2e, instructions, lint, process, test, workspace};
 
 #[derive(Args)]
 pub struct CiArgs {
@@ -33,7 +33,7 @@ struct Stage {
     run: fn(&CiArgs, &mut Summary) -> Result<()>,
 }
 
-const STAGES: [Stage; 4] = [
+const STAGES: [Stage; 5] = [
     Stage {
         name: "lint",
         budget_minutes: 8,
@@ -45,6 +45,12 @@ const STAGES: [Stage; 4] = [
         budget_minutes: 12,
         about: "all tests without pods, with a PostgreSQL and an API server",
         run: test_stage,
+    },
+    Stage {
+        name: "instructions",
+        budget_minutes: 4,
+        about: "instructions per read, update and insert of the store, against limits",
+        run: |_, _| instructions::run(),
     },
     Stage {
         name: "cluster",
@@ -134,7 +140,9 @@ fn cluster_stage(args: &CiArgs, _: &mut Summary) -> Result<()> {
     let variables = cluster::variables()?;
     let helm = variables.get("CACHETIER_HELM").context("helm is not built")?;
     let chart = workspace::root().join("charts/cachetier");
-    process::run(process::command(helm, &["lint", "--quiet"]).arg(chart))
+    process::run(
+        process::command(helm, &["lint", "--quiet", "--kube-version", "1.30.0"]).arg(chart),
+    )
 }
 
 fn e2e_stage(args: &CiArgs, summary: &mut Summary) -> Result<()> {

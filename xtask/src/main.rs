@@ -15,6 +15,7 @@ mod image;
 mod lint;
 mod process;
 mod scenarios;
+mod sim;
 mod test;
 mod tidy;
 mod torture;
@@ -59,6 +60,8 @@ enum Command {
     Image(image::ImageArgs),
     /// Start, stop and inspect the local Kubernetes and its PostgreSQL
     Cluster(cluster::ClusterArgs),
+    /// Simulate whole nodes from seeds and try to lose a write
+    Sim(sim::SimArgs),
     /// Run a benchmark, optimised
     Bench(bench::BenchArgs),
     /// Kill, freeze and cut off real processes under load; nothing acknowledged may be lost
@@ -78,6 +81,7 @@ fn main() -> ExitCode {
         Command::Gen { check } => generate::run(check),
         Command::Image(args) => image::run(&args),
         Command::Cluster(args) => cluster::run(args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Torture(args) => torture::run(&args),
     };

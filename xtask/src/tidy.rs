@@ -1,8 +1,10 @@
 //! Checks of the house rules that the compiler does not know: which crate may depend on which, who
-//! may name which foreign types, how large files are and what modules are called.
+//! may name which foreign types, how large files are and what modules are called; and that what can
+//! go wrong has a page that says what to do.
 //! Reads the tree and cargo's metadata; changes nothing.
 
 mod edges;
+mod runbooks;
 mod sources;
 
 use anyhow::{Result, bail};
@@ -12,6 +14,7 @@ pub fn run() -> Result<()> {
     let files = sources::tracked()?;
     let mut findings = edges::check()?;
     findings.extend(sources::check(&files));
+    findings.extend(runbooks::check(&files));
     for finding in &findings {
         println!("tidy: {finding}");
     }

@@ -3,13 +3,17 @@
 //! Single-statement transactions run in autocommit; the others pipeline `BEGIN` with their first
 //! statement and the last with `COMMIT`, so that the direct side pays no round trip it could save.
 
-use super::Outcome;
+use super::{Answer, Outcome, Seen};
 use crate::backend::connect;
 use crate::traffic::Input;
 use anyhow::Result;
 use futures::future::try_join;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, Error, Statement};
+
+/// Places of two columns in a subscriber row.
+pub(super) const BIT_1: usize = 2;
+pub(super) const VLR_LOCATION: usize = 33;
 
 pub struct BackendTarget {
     client: Client,
@@ -70,20 +74,32 @@ impl BackendTarget {
         })
     }
 
-    pub async fn execute(&self, input: &Input) -> Outcome {
-        match self.run(input).await {
-            Ok(found) => Outcome::of(found),
-            Err(error) if refused_insert(&error) => Outcome::Miss,
-            Err(error) => Outcome::Failed(class(&error)),
+    pub async fn execute(&self, input: &Input) -> Answer {
+        let answered = match input {
+            Input::GetSubscriberData { s_id } => self.subscriber(*s_id).await.map(Answer::row),
+            _ => self.run(input).await.map(Answer::of),
+        };
+        match answered {
+            Ok(answer) => answer,
+            Err(error) if refused_insert(&error) => Answer::of(false),
+            Err(error) => Answer::ended(Outcome::Failed(class(&error))),
         }
+    }
+
+    async fn subscriber(&self, s_id: i64) -> Result<Option<Seen>, Error> {
+        let row = self.client.query_opt(&self.get_subscriber, &[&s_id]).await?;
+        row.map(|row| {
+            let bit_1: i16 = row.try_get(BIT_1)?;
+            let vlr_location = row.try_get(VLR_LOCATION)?;
+            Ok(Seen { bit_1: bit_1.into(), vlr_location })
+        })
+        .transpose()
     }
 
     async fn run(&self, input: &Input) -> Result<bool, Error> {
         let client = &self.client;
         match input {
-            Input::GetSubscriberData { s_id } => {
-                Ok(!client.query(&self.get_subscriber, &[s_id]).await?.is_empty())
-            }
+            Input::GetSubscriberData { .. } => Ok(false),
             Input::GetNewDestination { s_id, sf_type, start_time, end_time } => {
                 let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
                     [s_id, sf_type, start_time, end_time];

@@ -1,12 +1,13 @@
 //! The cache side: the same seven transactions through the client library.
 
-use super::Outcome;
+use super::backend::{BIT_1, VLR_LOCATION};
+use super::{Answer, Outcome, Seen};
 use crate::traffic::Input;
 use cachetier_client::{
     Client, ClientError, Condition, Delete, Insert, Key, Operation, Read, Reason, TableRead,
     Transact, Update,
 };
-use cachetier_model::{Comparison, Value};
+use cachetier_model::{Comparison, Row, Value};
 
 #[derive(Clone)]
 pub struct CacheTarget {
@@ -19,21 +20,22 @@ impl CacheTarget {
         Self { client }
     }
 
-    pub async fn execute(&self, input: &Input) -> Outcome {
+    pub async fn execute(&self, input: &Input) -> Answer {
         match self.run(input).await {
-            Ok(found) => Outcome::of(found),
-            Err(error) if logical_miss(&error) => Outcome::Miss,
-            Err(error) => Outcome::Failed(class(&error)),
+            Ok(answer) => answer,
+            Err(error) if logical_miss(&error) => Answer::of(false),
+            Err(error) => Answer::ended(Outcome::Failed(class(&error))),
         }
     }
 
-    async fn run(&self, input: &Input) -> Result<bool, ClientError> {
+    async fn run(&self, input: &Input) -> Result<Answer, ClientError> {
         match input {
             Input::GetSubscriberData { s_id } => {
                 let read = Read::tables(subscriber(*s_id), vec![TableRead::whole("subscriber")]);
-                Ok(self.client.read(&read).await?.found)
+                let answer = self.client.read(&read).await?;
+                Ok(Answer::row(answer.rows("subscriber").first().and_then(seen)))
             }
-            Input::GetNewDestination { .. } => self.new_destination(input).await,
+            Input::GetNewDestination { .. } => self.new_destination(input).await.map(Answer::of),
             Input::GetAccessData { s_id, ai_type } => {
                 let table = TableRead {
                     table: "access_info".to_owned(),
@@ -42,11 +44,14 @@ impl CacheTarget {
                 };
                 let answer =
                     self.client.read(&Read::tables(subscriber(*s_id), vec![table])).await?;
-                Ok(!answer.rows("access_info").is_empty())
+                Ok(Answer::of(!answer.rows("access_info").is_empty()))
             }
             _ => match self.write(input).await? {
-                Some(transact) => self.client.transact(&transact).await.map(|_| true),
-                None => Ok(false),
+                Some(transact) => {
+                    let position = self.client.transact(&transact).await?.position;
+                    Ok(Answer { position, ..Answer::of(true) })
+                }
+                None => Ok(Answer::of(false)),
             },
         }
     }
@@ -123,6 +128,15 @@ impl CacheTarget {
             ),
             _ => return Ok(None),
         }))
+    }
+}
+
+fn seen(row: &Row) -> Option<Seen> {
+    match (row.get(BIT_1), row.get(VLR_LOCATION)) {
+        (Some(Value::Int(bit_1)), Some(Value::Int(vlr_location))) => {
+            Some(Seen { bit_1: *bit_1, vlr_location: *vlr_location })
+        }
+        _ => None,
     }
 }
 

@@ -58,6 +58,16 @@ impl Admin for AdminService {
         }))
     }
 
+    async fn accept_loss(
+        &self,
+        request: Request<v1::AcceptLossRequest>,
+    ) -> Result<Response<v1::AcceptLossResponse>, Status> {
+        authorize(&request, Act::Admin)?;
+        let journal = request.into_inner().journal;
+        self.group.accept_lost_journal(&journal).await.map_err(|e| refused(&e))?;
+        Ok(Response::new(v1::AcceptLossResponse {}))
+    }
+
     async fn begin_load(
         &self,
         request: Request<v1::BeginLoadRequest>,

@@ -137,6 +137,7 @@ mod tests {
             GroupError::Fenced { reason: "x".into() },
             GroupError::BackendAway { reason: "x".into() },
             GroupError::Quarantined,
+            GroupError::SetAside,
             GroupError::NotFound,
             GroupError::ForeignTopology { found: String::new(), expected: String::new() },
             GroupError::Unknown { what: "load", id: String::new() },

@@ -4,7 +4,7 @@
 //! out again. Must never forward a forwarded call, and never repeat a write that may have happened.
 
 use crate::peers::NodePeers;
-use cachetier_client::{ClientError, Endpoint, NodeChannel};
+use cachetier_client::{ClientError, Endpoint, NodeChannel, Reason};
 use cachetier_model::NodeEntry;
 use cachetier_proto::v1;
 use dashmap::DashMap;
@@ -79,6 +79,10 @@ impl Forwarder {
         while let Some(answer) = asked.next().await {
             match answer {
                 Ok(answer) => return Some(Ok(answer.flushed)),
+                // the owner's own word: it was set aside
+                Err(error) if error.reason() == Some(Reason::BackendRefused) => {
+                    return Some(Err(error));
+                }
                 Err(error) => last = Some(Err(error)),
             }
         }

@@ -57,6 +57,7 @@ impl Peer for PeerService {
         Ok(Response::new(v1::ReleaseSlotsResponse {
             released: released.slots.to_bytes().into(),
             backlog: Some(answers::backlog(&released.backlog)),
+            lane_positions: released.positions,
         }))
     }
 }

@@ -15,3 +15,8 @@ app.kubernetes.io/component: operator
 {{- define "cachetier.name" -}}
 {{ printf "%s-operator" .Release.Name | trunc 63 | trimSuffix "-" }}
 {{- end }}
+
+{{- /* a switch is on, off, or auto: on where the cluster knows the kind */}}
+{{- define "cachetier.wanted" -}}
+{{- if or (eq .switch "on") (and (eq .switch "auto") .there) }}true{{ end }}
+{{- end }}

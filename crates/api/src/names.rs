@@ -33,7 +33,9 @@ pub const ANNOTATION_DRAINED: &str = "cachetier.dev/drained";
 /// On the topology record: some node has served slots under it, so journals may hold writes.
 pub const ANNOTATION_SERVED: &str = "cachetier.dev/served";
 
-/// Label that node-feature-discovery puts on hosts with persistent memory.
+/// Label that node-feature-discovery puts on hosts whose persistent memory can be mapped.
+pub const NODE_LABEL_DAX: &str = "feature.node.kubernetes.io/memory-nv.dax";
+/// Label that node-feature-discovery puts on hosts with persistent memory, set up or not.
 pub const NODE_LABEL_PMEM: &str = "feature.node.kubernetes.io/memory-nv.present";
 
 pub const GRPC_PORT: u16 = 7070;

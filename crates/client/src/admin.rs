@@ -89,6 +89,13 @@ impl AdminClient {
         bounded(&self.node, self.timeout, self.node.admin().drain(request)).await.map(|_| ())
     }
 
+    /// For a node that was refused because of its journal: the one named is lost for good, and what
+    /// it had not flushed with it. The node starts again.
+    pub async fn accept_loss(&self, journal: &str) -> Result<(), ClientError> {
+        let request = self.timed(v1::AcceptLossRequest { journal: journal.to_owned() });
+        bounded(&self.node, self.timeout, self.node.admin().accept_loss(request)).await.map(|_| ())
+    }
+
     /// Registers a load; take the ticket before the snapshot is opened.
     pub async fn begin_load(
         &self,

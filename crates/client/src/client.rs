@@ -12,7 +12,7 @@ use crate::convert::{
     read_answer_from_wire, read_to_wire, topology_from_wire, transact_answer_from_wire,
     transact_to_wire,
 };
-use crate::error::ClientError;
+use crate::error::{ClientError, Reason};
 use crate::options::{Endpoint, Options};
 use crate::peer::PeerClient;
 use crate::pipeline::Pipeline;
@@ -131,8 +131,9 @@ impl Client {
         Ok(transact_answer_from_wire(answer))
     }
 
-    /// True once the position has reached the backend, false when the time ran out. The position's
-    /// journal belongs to one node; any node finds it.
+    /// True once the backend has the position, false when the time ran out. A transaction that the
+    /// backend refused, and that was set aside, is refused here too: `BACKEND_REFUSED`. The
+    /// position's journal belongs to one node; any node finds it.
     pub async fn wait_flushed(
         &self,
         position: &Position,
@@ -153,6 +154,10 @@ impl Client {
             match cache.wait_flushed(request).await {
                 Ok(answer) => return Ok(answer.into_inner().flushed),
                 Err(status) => last = ClientError::from_status(&endpoint.address, status),
+            }
+            if last.reason() == Some(Reason::BackendRefused) {
+                // the journal's owner was found, and this is its answer
+                break;
             }
         }
         Err(last)

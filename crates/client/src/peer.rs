@@ -16,6 +16,8 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct ReleasedSlots {
     pub released: SlotSet,
     pub backlog: v1::Backlog,
+    /// By lane; empty from a node that does not say.
+    pub lane_positions: Vec<u64>,
 }
 
 pub struct PeerClient {
@@ -72,7 +74,11 @@ impl PeerClient {
             let node = self.node.endpoint().address.clone();
             ClientError::Protocol { node, message: "the slot map is not 512 bytes".to_owned() }
         })?;
-        Ok(ReleasedSlots { released, backlog: answer.backlog.unwrap_or_default() })
+        Ok(ReleasedSlots {
+            released,
+            backlog: answer.backlog.unwrap_or_default(),
+            lane_positions: answer.lane_positions,
+        })
     }
 }
 

@@ -102,6 +102,28 @@ impl Arena {
         Some(Offset(offset))
     }
 
+    /// Puts the record in place of one whose block has the same size; false (and nothing happens)
+    /// when it has another.
+    pub(crate) fn overwrite(&mut self, offset: Offset, record: &[u8]) -> bool {
+        if offset.0 >= LARGE {
+            return false;
+        }
+        let (chunk, at) = place(offset.0);
+        let Some(block) = self.chunks.get_mut(chunk).and_then(|c| c.get_mut(at..)) else {
+            return false;
+        };
+        let Some((head, body)) = block.split_first_mut() else { return false };
+        let units = units(record.len());
+        if usize::from(*head) != units {
+            return false;
+        }
+        let body = body.get_mut(..units * UNIT - 1).unwrap_or_default();
+        let Some((to, padding)) = body.split_at_mut_checked(record.len()) else { return false };
+        to.copy_from_slice(record);
+        padding.fill(0);
+        true
+    }
+
     fn insert_large(&mut self, record: &[u8]) -> Offset {
         self.large_bytes += record.len() + 16;
         let record: Box<[u8]> = record.into();

@@ -91,6 +91,7 @@ impl Engine {
         if root.primary_key.is_empty() {
             return Err(EngineError::Schema(format!("table {} has no primary key", root.name)));
         }
+        key_types(&schema)?;
         let base_bytes = size_of::<RwLock<Slot>>() * usize::from(SLOT_COUNT)
             + LookupIndex::base_bytes() * schema.lookups.len();
         let minimum_bytes = (base_bytes + RECORD_BYTES_MIN) as u64;
@@ -137,6 +138,27 @@ impl Engine {
     fn change(&self, target: Target<'_>) -> Changing<'_> {
         Changing::new(self.slot_of(target.hash).write(), &self.memory)
     }
+}
+
+/// Keys are found by their bytes, so equal ones must have one form.
+fn key_types(schema: &GroupSchema) -> Result<(), EngineError> {
+    let lookups = schema.lookups.iter().flat_map(|lookup| &lookup.columns);
+    let root = schema.root().into_iter().flat_map(|root| lookups.clone().map(move |id| (root, id)));
+    let keys = schema.tables.iter().flat_map(|t| {
+        let parent = t.parent_key.iter().flat_map(|key| &key.columns);
+        t.primary_key.iter().chain(&t.root_key).chain(parent).map(move |id| (t, id))
+    });
+    for (table, id) in root.chain(keys) {
+        if let Some(column) = table.columns.get(*id).filter(|c| !c.column_type.can_be_key()) {
+            return Err(EngineError::Schema(format!(
+                "column {} of table {} is part of a key, which type {} cannot be here",
+                column.name,
+                table.name,
+                column.column_type.sql_name()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Write access to a slot. On drop the budget learns what the slot holds then.

@@ -4,6 +4,7 @@
 //! section's end follows from its head, its width codes and its text headers. The bytes live in
 //! memory only (journals carry `cachetier_model::codec`), so the form may change freely.
 
+mod ascii;
 mod bits;
 mod integer;
 mod key;
@@ -15,8 +16,9 @@ pub(crate) use table::{Patch, View};
 pub(crate) use text::Scratch;
 
 use crate::EngineError;
-use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, ValueError};
+use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, ValueError, ValueRef};
 use smallvec::SmallVec;
+use std::borrow::Borrow;
 use table::{Misfit, TableLayout};
 
 #[derive(Clone, Debug)]
@@ -87,10 +89,10 @@ impl Layout {
         Ok(())
     }
 
-    pub(crate) fn encode_table(
+    pub(crate) fn encode_table<R: Borrow<Row>>(
         &self,
         table: TableId,
-        rows: &[Row],
+        rows: &[R],
         root: Option<&Row>,
         out: &mut Vec<u8>,
     ) -> Result<(), CellMisfit> {
@@ -103,7 +105,7 @@ impl Layout {
         let mut ends = SmallVec::new();
         let mut at = 0;
         for layout in &self.tables {
-            at += layout.section_length(packed.get(at..).unwrap_or_default());
+            at += layout.skip(packed.get(at..).unwrap_or_default());
             ends.push(at as u32);
         }
         Sections { packed, ends }
@@ -116,12 +118,13 @@ impl Layout {
     /// The section of a table, which `bytes` begins with. Without rows for an unknown table.
     #[inline]
     pub(crate) fn view<'a>(&'a self, table: TableId, bytes: &'a [u8]) -> Option<View<'a>> {
-        self.tables.get(table).map(|layout| layout.view(bytes))
+        let layout = self.tables.get(table)?;
+        Some(layout.view(bytes))
     }
 
     /// Bytes of the table's section that `bytes` begins with.
-    pub(crate) fn section_length(&self, table: TableId, bytes: &[u8]) -> usize {
-        self.tables.get(table).map_or(0, |layout| layout.section_length(bytes))
+    pub(crate) fn skip(&self, table: TableId, bytes: &[u8]) -> usize {
+        self.tables.get(table).map_or(0, |layout| layout.skip(bytes))
     }
 
     /// The root row's section, which every packed instance begins with.
@@ -133,7 +136,17 @@ impl Layout {
     /// One plain integer of the root row.
     #[inline]
     pub(crate) fn root_integer(&self, packed: &[u8], column: ColumnId) -> Option<i64> {
-        self.tables.first()?.integer(packed, column)
+        self.tables.first()?.root_integer(packed, column).flatten()
+    }
+
+    /// One value of the root row.
+    pub(crate) fn root_value<'s>(
+        &'s self,
+        packed: &'s [u8],
+        column: ColumnId,
+        scratch: &'s mut Scratch,
+    ) -> ValueRef<'s> {
+        self.tables.first().map_or(ValueRef::Null, |t| t.root_value(packed, column, scratch))
     }
 
     pub(crate) fn root_row(&self, packed: &[u8]) -> Row {

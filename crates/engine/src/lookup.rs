@@ -5,6 +5,7 @@
 //! and it proves nothing: whoever asks must compare the candidate's record with the key.
 //! Sharded by hash; a shard's lock is taken after a slot's, never before one.
 
+use crate::index::matching;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
@@ -140,13 +141,16 @@ impl Shard {
         for _ in 0..groups {
             let parts = (self.tags.get(group), self.highs.get(group), self.roots.get(group));
             let (Some(tags), Some(highs), Some(roots)) = parts else { return };
-            let entries = tags.iter().zip(highs).zip(roots).enumerate();
-            for (lane, ((tag, high), root)) in entries {
-                if *tag == print.tag() && *high == print.high() && stop(group, lane, *root) {
+            let mut hits = matching(tags, print.tag());
+            while hits != 0 {
+                let lane = hits.trailing_zeros() as usize;
+                hits &= hits - 1;
+                let (Some(high), Some(root)) = (highs.get(lane), roots.get(lane)) else { return };
+                if *high == print.high() && stop(group, lane, *root) {
                     return;
                 }
             }
-            if tags.contains(&EMPTY) {
+            if matching(tags, EMPTY) != 0 {
                 return;
             }
             group = if group + 1 == groups { 0 } else { group + 1 };

@@ -131,7 +131,7 @@ pub(crate) fn subscriber(id: i64, random: &mut impl Rng) -> Instance {
 }
 
 fn random_type(random: &mut impl Rng) -> ColumnType {
-    match random.random_range(0..20) {
+    match random.random_range(0..23) {
         0 => ColumnType::Bool,
         1 => ColumnType::Int2,
         2 => ColumnType::Int4,
@@ -151,6 +151,9 @@ fn random_type(random: &mut impl Rng) -> ColumnType {
         16 => ColumnType::Json,
         17 => ColumnType::Jsonb,
         18 => ColumnType::Enum { name: "mood".into(), labels: vec!["sad".into(), "ok".into()] },
+        19 => ColumnType::Interval,
+        20 => ColumnType::Inet,
+        21 => ColumnType::Array { element: Box::new(ColumnType::Int4) },
         _ => ColumnType::Int2,
     }
 }
@@ -158,7 +161,8 @@ fn random_type(random: &mut impl Rng) -> ColumnType {
 fn random_key_type(random: &mut impl Rng) -> ColumnType {
     loop {
         let candidate = random_type(random);
-        if !matches!(candidate, ColumnType::Json | ColumnType::Jsonb | ColumnType::Bool) {
+        let few = matches!(candidate, ColumnType::Json | ColumnType::Jsonb | ColumnType::Bool);
+        if candidate.can_be_key() && !few {
             return candidate;
         }
     }
@@ -200,6 +204,7 @@ pub(crate) fn random_schema(random: &mut impl Rng) -> GroupSchema {
     }
     let root = &tables[0];
     let lookups = (key.len()..root.columns.len())
+        .filter(|id| root.columns[*id].column_type.can_be_key())
         .filter(|id| !matches!(root.columns[*id].column_type, ColumnType::Json))
         .take(1)
         .map(|id| LookupSchema { columns: vec![id], constraint: "lookup_key".to_owned() })
@@ -241,6 +246,9 @@ pub(crate) fn random_value(column: &Column, random: &mut impl Rng) -> Value {
         ColumnType::Uuid => {
             &["00000000-0000-0000-0000-000000000000", "deadbeef-0000-4000-8000-00000000ffff"]
         }
+        ColumnType::Interval => &["00:00:00", "1 day", "24:00:00", "-1 mons +2 days"],
+        ColumnType::Inet => &["10.0.0.1", "10.0.0.0/8", "2001:db8::/32"],
+        ColumnType::Array { .. } => &["{}", "{1,NULL,-3}", "[0:1]={1,2}", "{{1,2},{3,4}}"],
         ColumnType::Json => &["null", "{\"a\": 1}", "[]"],
         ColumnType::Jsonb => &["null", "{\"a\": 1}", "[1, 2]"],
         ColumnType::Enum { .. } => &["sad", "ok"],

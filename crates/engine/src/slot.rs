@@ -85,11 +85,7 @@ impl Slot {
     /// The state to change; call [`Slot::settle`] afterwards.
     pub(crate) fn state_mut(&mut self, key: &RootKey) -> &mut State {
         // an own copy: the caller's key may be a view into a large network buffer
-        let own = || RootKey::from_bytes(Bytes::copy_from_slice(key.as_bytes()));
-        if !self.states.contains_key(key) {
-            self.states.insert(own(), State::default());
-        }
-        self.states.entry(key.clone()).or_default()
+        self.states.entry(RootKey::from_bytes(Bytes::copy_from_slice(key.as_bytes()))).or_default()
     }
 
     /// Drops the state if it says nothing.
@@ -111,6 +107,9 @@ impl Slot {
     /// address space is used up.
     pub(crate) fn put(&mut self, target: Target<'_>, packed: &[u8]) -> bool {
         let old = self.find(target);
+        if old.is_some_and(|(_, offset)| self.arena.overwrite(offset, packed)) {
+            return true;
+        }
         let Some(offset) = self.arena.insert(packed) else { return false };
         match old {
             Some((entry, before)) => {

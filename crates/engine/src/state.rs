@@ -60,6 +60,9 @@ impl Hasher for KeyHasher {
         self.0
     }
 
+    // the length that goes before a key's bytes tells nothing more
+    fn write_usize(&mut self, _: usize) {}
+
     fn write(&mut self, bytes: &[u8]) {
         self.0 = xxhash_rust::xxh3::xxh3_64_with_seed(bytes, self.0);
     }

@@ -8,8 +8,10 @@
 mod change;
 mod delete;
 mod diff;
+mod in_place;
 mod rules;
 
+pub(crate) use in_place::InPlace;
 pub(crate) use rules::Rules;
 
 use crate::condition::Conditions;
@@ -19,6 +21,7 @@ use cachetier_model::{
     GroupSchema, Guard, Operation, RootKey, Row, RowChange, TableId, TableSchema, Transaction,
 };
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 /// The instance while a transaction works on it.
 pub(crate) struct Work<'a> {
@@ -32,9 +35,10 @@ pub(crate) struct Work<'a> {
 
 #[derive(Default)]
 struct WorkTable {
-    rows: Vec<Row>,
+    /// In key order; shared with `before` until changed.
+    rows: Vec<Rc<Row>>,
     /// The rows as they were, once something changed.
-    before: Option<Vec<Row>>,
+    before: Option<Vec<Rc<Row>>>,
 }
 
 /// What a transaction did.
@@ -44,6 +48,8 @@ pub(crate) struct Outcome {
     pub(crate) changes: Vec<RowChange>,
     /// The packed instance afterwards; `None`: it does not exist.
     pub(crate) packed: Option<Vec<u8>>,
+    /// It takes the room of the one before.
+    pub(crate) in_place: bool,
 }
 
 impl<'a> Work<'a> {
@@ -71,7 +77,7 @@ impl<'a> Work<'a> {
         self.no_orphans(transaction.operations.len().saturating_sub(1))?;
         let changes = self.changes();
         let packed = if changes.is_empty() { None } else { self.pack()? };
-        Ok(Outcome { rows, changes, packed })
+        Ok(Outcome { rows, changes, packed, in_place: false })
     }
 
     fn guard_holds(&mut self, guard: &Guard) -> Result<bool, TransactError> {
@@ -106,12 +112,12 @@ impl<'a> Work<'a> {
     }
 
     /// The rows of a table, unpacked on first use. Empty for a table that does not exist.
-    fn rows(&mut self, table: TableId) -> &[Row] {
+    fn rows(&mut self, table: TableId) -> &[Rc<Row>] {
         self.table(table).map_or(&[], |t| &t.rows)
     }
 
     /// The rows of a table, to be changed.
-    fn rows_mut(&mut self, table: TableId) -> Option<&mut Vec<Row>> {
+    fn rows_mut(&mut self, table: TableId) -> Option<&mut Vec<Rc<Row>>> {
         let table = self.table(table)?;
         if table.before.is_none() {
             table.before = Some(table.rows.clone());
@@ -127,12 +133,20 @@ impl<'a> Work<'a> {
                 Some(packed) => {
                     let layout = self.layout;
                     let sections = self.sections.get_or_insert_with(|| layout.sections(packed));
-                    layout.decode_table(table, sections)
+                    layout.decode_table(table, sections).into_iter().map(Rc::new).collect()
                 }
             };
             *place = Some(WorkTable { rows, before: None });
         }
         place.as_mut()
+    }
+
+    /// Where the tables of the packed instance are.
+    fn sections(&mut self) -> Option<&Sections<'a>> {
+        if let (None, Some(packed)) = (&self.sections, self.packed) {
+            self.sections = Some(self.layout.sections(packed));
+        }
+        self.sections.as_ref()
     }
 
     /// A row without its root would not belong to any instance.
@@ -157,13 +171,11 @@ impl<'a> Work<'a> {
     fn pack(&mut self) -> Result<Option<Vec<u8>>, TransactError> {
         let root = match (self.tables.first(), self.packed) {
             (Some(Some(root)), _) if root.rows.is_empty() => return Ok(None),
-            (Some(Some(root)), _) => root.rows.first().cloned(),
+            (Some(Some(root)), _) => root.rows.first().map(|root| (**root).clone()),
             (_, Some(packed)) => Some(self.layout.root_row(packed)),
             _ => return Ok(None),
         };
-        if let (None, Some(packed)) = (&self.sections, self.packed) {
-            self.sections = Some(self.layout.sections(packed));
-        }
+        self.sections();
         let mut out = Vec::with_capacity(self.packed.map_or(256, |p| p.len() + 64));
         for (id, table) in self.tables.iter().enumerate() {
             match (table, &self.sections) {

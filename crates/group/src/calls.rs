@@ -98,12 +98,21 @@ pub struct BacklogFigures {
     pub flush_rows_per_second: f64,
 }
 
+impl BacklogFigures {
+    /// Nothing waits.
+    pub const NONE: Self =
+        Self { transactions: 0, bytes: 0, oldest: Duration::ZERO, flush_rows_per_second: 0.0 };
+}
+
 #[derive(Clone, Debug)]
 pub struct Released {
     /// Free of backlog here, and refused from now on.
     pub slots: SlotSet,
     /// What is still to be flushed for the others; ask again.
     pub backlog: BacklogFigures,
+    /// How far each lane here is in the backend, by number: what the taker must find there. Empty
+    /// when it is not said.
+    pub positions: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

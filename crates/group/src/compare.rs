@@ -1,10 +1,11 @@
 //! Proof that cache and backend hold the same: every loaded instance, or a sample of them.
 //!
-//! Walks a snapshot of the backend beside the store, and the store beside what the walk saw. What
+//! Walks snapshots of the backend beside the store, and the store beside what the walk met. What
 //! differs at first sight may just be unflushed: it is compared again after its flush, until it
-//! stands still. Must never count a pending write as a difference, nor take "not loaded" for one.
+//! stands still. Must never count a pending write as a difference, nor take "not loaded" for one;
+//! nor keep more in memory than two figures per slot and a bounded number of keys; nor wait for a
+//! connection while a scan holds one.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ const PAGE: u32 = 512;
 /// Suspects compared again together.
 const RECHECK_BATCH: usize = 64;
 const RECHECKS_MAX: u32 = 20;
+/// Suspects kept while a scan is open; with more, the scan is closed, and another one goes on.
+const SUSPECTS_MAX: usize = 65_536;
+/// Keys asked for together whether the backend has them.
+const UNMET_BATCH: usize = 512;
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
 type Sender = mpsc::Sender<Result<CompareProgress, GroupError>>;
@@ -52,13 +57,27 @@ impl Core {
     }
 }
 
+/// Which loaded instances of a slot the walk met: their number, and the sum of their digests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Met {
+    count: u64,
+    sum: u64,
+}
+
+impl Met {
+    fn add(&mut self, digest: u64) {
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(digest);
+    }
+}
+
 struct Comparison<'a> {
     core: &'a Core,
     sample: u64,
     sender: Sender,
     progress: CompareProgress,
-    /// Digests of the keys the backend has.
-    seen: HashSet<u64>,
+    /// By slot.
+    met: Vec<Met>,
     suspects: Vec<RootKey>,
 }
 
@@ -70,29 +89,47 @@ impl<'a> Comparison<'a> {
             .collect();
         let progress = CompareProgress { tables, ..CompareProgress::default() };
         let sample = u64::from(sample.max(1));
-        Self { core, sample, sender, progress, seen: HashSet::new(), suspects: Vec::new() }
+        let met = vec![Met::default(); usize::from(cachetier_model::SLOT_COUNT)];
+        Self { core, sample, sender, progress, met, suspects: Vec::new() }
     }
 
     async fn run(&mut self) -> Result<(), GroupError> {
         self.estimate().await;
-        let request = ScanRequest { range: KeyRange::default(), filter: String::new(), page: PAGE };
-        let mut scan = self.core.shared.backend.open_scan(request).await.map_err(away)?;
-        while let Some(page) = scan.next().await.map_err(away)? {
-            for (key, instance) in page {
-                self.meet(&key, &instance)?;
+        let mut from = None;
+        loop {
+            let last = self.walk(from.take()).await?;
+            self.recheck(1).await?;
+            match last {
+                Some(last) => from = Some(last),
+                None => break,
             }
-            self.recheck(RECHECK_BATCH).await?;
-            self.tell().await?;
         }
-        drop(scan);
         for slot in SlotId::all() {
             if self.core.shared.slots.state(slot) == SlotState::Serving {
-                self.meet_unseen(slot);
+                self.meet_unmet(slot).await?;
                 self.recheck(RECHECK_BATCH).await?;
             }
         }
         self.recheck(1).await?;
         self.tell().await
+    }
+
+    /// Walks one snapshot, beginning behind a key, until its end or until there are enough
+    /// suspects; answers the last key then.
+    async fn walk(&mut self, behind: Option<RootKey>) -> Result<Option<RootKey>, GroupError> {
+        let range = KeyRange { from: behind.clone(), to: None };
+        let request = ScanRequest { range, filter: String::new(), page: PAGE };
+        let mut scan = self.core.shared.backend.open_scan(request).await.map_err(away)?;
+        while let Some(page) = scan.next().await.map_err(away)? {
+            for (key, instance) in page.iter().filter(|(key, _)| behind.as_ref() != Some(key)) {
+                self.meet(key, instance)?;
+            }
+            self.tell().await?;
+            if self.suspects.len() >= SUSPECTS_MAX {
+                return Ok(page.into_iter().next_back().map(|(key, _)| key));
+            }
+        }
+        Ok(None)
     }
 
     async fn estimate(&mut self) {
@@ -118,28 +155,45 @@ impl<'a> Comparison<'a> {
             return Ok(());
         }
         let Some(digest) = self.sampled(key) else { return Ok(()) };
-        self.seen.insert(digest);
         match self.here(key)? {
             Some(Here::NotLoaded) | None => self.progress.not_loaded += 1,
-            Some(Here::Found { instance, .. })
-                if difference::same(&self.core.schema, &instance, backend) =>
-            {
-                self.count_equal(&instance);
+            Some(Here::Found { instance, .. }) => {
+                if let Some(met) = self.met.get_mut(key.slot().index()) {
+                    met.add(digest);
+                }
+                if difference::same(&self.core.schema, &instance, backend) {
+                    self.count_equal(&instance);
+                } else {
+                    self.suspects.push(key.clone());
+                }
             }
-            Some(_) => self.suspects.push(key.clone()),
+            Some(Here::Absent { .. }) => self.suspects.push(key.clone()),
         }
         Ok(())
     }
 
-    /// Loaded instances that the backend's snapshot did not have.
-    fn meet_unseen(&mut self, slot: SlotId) {
-        let mut unseen = Vec::new();
+    /// Loaded instances that the walk did not meet. Where number and digests agree there are none;
+    /// elsewhere the backend is asked for each key of the slot.
+    async fn meet_unmet(&mut self, slot: SlotId) -> Result<(), GroupError> {
+        let mut loaded = Met::default();
         self.core.engine.scan_slot(slot, &mut |key, _, _| {
-            if self.sampled(key).is_some_and(|digest| !self.seen.contains(&digest)) {
-                unseen.push(key.clone());
+            self.sampled(key).into_iter().for_each(|digest| loaded.add(digest));
+        });
+        if self.met.get(slot.index()) == Some(&loaded) {
+            return Ok(());
+        }
+        let mut keys = Vec::new();
+        self.core.engine.scan_slot(slot, &mut |key, _, _| {
+            if self.sampled(key).is_some() {
+                keys.push(key.clone());
             }
         });
-        self.suspects.append(&mut unseen);
+        for batch in keys.chunks(UNMET_BATCH) {
+            let found = self.core.shared.backend.read_instances(batch).await.map_err(away)?;
+            let unmet = batch.iter().zip(found).filter(|(_, there)| there.is_none());
+            self.suspects.extend(unmet.map(|(key, _)| key.clone()));
+        }
+        Ok(())
     }
 
     /// The instance as the store has it; `None` when it is quarantined.

@@ -16,6 +16,7 @@ use cachetier_write_through::{WaitError, WriteThrough};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::aside::Aside;
 use crate::calls::BacklogFigures;
 use crate::decisions::Decisions;
 use crate::error::GroupError;
@@ -44,6 +45,10 @@ pub(crate) struct Core {
     pub suspected: Mutex<HashSet<RootKey>>,
     /// Bounds reads past the store.
     pub bypass: tokio::sync::Semaphore,
+    /// Bounds the calls that wait for their turn to read past the store.
+    pub bypass_waiting: tokio::sync::Semaphore,
+    /// What the lanes passed without the backend taking it.
+    pub aside: Aside,
 }
 
 impl Core {
@@ -128,7 +133,8 @@ impl Core {
         }
     }
 
-    /// The same for a position whose slot is not known: when every lane has passed it.
+    /// The same for a position whose slot is not known: when every lane has passed it. Errs when
+    /// the lanes passed it without the backend having taken it.
     pub(crate) async fn all_reached(
         &self,
         sequence: u64,
@@ -136,8 +142,12 @@ impl Core {
     ) -> Result<bool, GroupError> {
         let mut marks = self.lanes.watch();
         let reached = marks.wait_for(|m| !m.lanes.is_empty() && m.confirmed >= sequence);
-        match tokio::time::timeout(timeout, reached).await {
-            Ok(Ok(_)) => Ok(true),
+        let reached = tokio::time::timeout(timeout, reached).await.map(|marks| marks.map(|_| ()));
+        match reached {
+            Ok(Ok(())) => match self.aside.holds(sequence).await {
+                true => Err(GroupError::SetAside),
+                false => Ok(true),
+            },
             Ok(Err(_)) => Err(GroupError::InDoubt { reason: "this node stops".into() }),
             Err(_) => Ok(false),
         }

@@ -99,6 +99,11 @@ pub enum GroupError {
     BackendAway { reason: Arc<str> },
     #[error("a refused transaction of this instance waits for an administrator's decision")]
     Quarantined,
+    #[error(
+        "the backend refused the transaction, or one before it, for good: it was set aside, or lost \
+         with its slot"
+    )]
+    SetAside,
     #[error("no cache instance has this key")]
     NotFound,
     #[error("{}", .0.message)]
@@ -148,6 +153,7 @@ impl GroupError {
             Self::Refused(_)
             | Self::NotFound
             | Self::Quarantined
+            | Self::SetAside
             | Self::ForeignTopology { .. }
             | Self::Unknown { .. } => Disposition::Reject,
             Self::BacklogFull { .. }
@@ -183,6 +189,7 @@ impl GroupError {
             Self::Fenced { .. } => "FENCED",
             Self::BackendAway { .. } => "BACKEND_AWAY",
             Self::Quarantined => "QUARANTINED",
+            Self::SetAside => "BACKEND_REFUSED",
             Self::NotFound => "NOT_FOUND",
             Self::Refused(refusal) => refusal.reason.word(),
             Self::ForeignTopology { .. } => "FOREIGN_TOPOLOGY",

@@ -9,15 +9,30 @@ use cachetier_model::{RootKey, SlotSet};
 use cachetier_write_through::{Disposition, FlushEvent, Reason, RejectCause};
 use tokio::sync::mpsc;
 
+use crate::aside::CaughtUp;
 use crate::core::Core;
 use crate::decisions::Decision;
 use crate::frames;
 use crate::status::{Ended, Problem};
 
 impl Core {
-    pub(crate) async fn follow_lanes(self: Arc<Self>, mut events: mpsc::Receiver<FlushEvent>) {
-        while let Some(event) = events.recv().await {
-            self.on_flush_event(event).await;
+    pub(crate) async fn follow_lanes(
+        self: Arc<Self>,
+        mut events: mpsc::Receiver<FlushEvent>,
+        mut questions: mpsc::Receiver<CaughtUp>,
+    ) {
+        loop {
+            tokio::select! {
+                // who asks hears when everything told before is handled
+                biased;
+                event = events.recv() => match event {
+                    Some(event) => self.on_flush_event(event).await,
+                    None => return,
+                },
+                Some(caught_up) = questions.recv() => {
+                    let _asker_left = caught_up.send(());
+                }
+            }
         }
     }
 
@@ -56,6 +71,7 @@ impl Core {
         }
         for (key, upto) in keys {
             self.engine.flushed(key, *upto);
+            self.aside.accepted(key, *upto);
         }
     }
 
@@ -75,6 +91,8 @@ impl Core {
         cause: Option<&RejectCause>,
     ) {
         self.engine.quarantine(key);
+        self.suspected.lock().remove(key);
+        self.aside.add(key, sequences);
         self.journal_word(frames::KIND_REJECTED, &frames::rejected(key, sequences));
         self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
         self.rejects.changed();
@@ -105,7 +123,8 @@ impl Core {
     }
 
     fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {
-        for (_, sequence) in transactions {
+        for (key, sequence) in transactions {
+            self.aside.add(key, &[*sequence]);
             self.decisions.settle(*sequence, Decision::Lost);
         }
         let message = format!(

@@ -21,8 +21,8 @@ use crate::error::GroupError;
 pub(crate) const KIND_TRANSACTION: u8 = 1;
 /// A transaction that the backend refused and that was never acknowledged: not to be replayed.
 pub(crate) const KIND_ANNUL: u8 = 2;
-/// Acknowledged transactions that were set aside in the backend: not to be replayed, and the
-/// instance is quarantined.
+/// Acknowledged transactions that were set aside in the backend: the instance is quarantined, until
+/// a later transaction of it proves that they were decided about.
 pub(crate) const KIND_REJECTED: u8 = 3;
 
 const VERSION: u8 = 1;

@@ -90,6 +90,8 @@ impl Group {
         let core = Arc::new(watch::Sender::new(None));
         if shared.fenced().is_none() {
             shared.spawn("start", start::run(Arc::clone(&shared), Arc::clone(&core)));
+        } else {
+            shared.count_tail().await;
         }
         Ok(Self { inner: Arc::new(Inner { shared, core, ready_once: AtomicBool::new(false) }) })
     }
@@ -132,7 +134,8 @@ impl Group {
     pub async fn close(&self, grace: Duration) {
         let shared = &self.inner.shared;
         shared.writes_stopped.store(true, Ordering::Release);
-        if let Ok(core) = self.core() {
+        let core = self.inner.core.borrow().clone();
+        if let Some(core) = &core {
             let mut marks = core.lanes.watch();
             // the marks must not be borrowed while the queue is asked: it publishes them locked
             let flushed = async {
@@ -143,6 +146,8 @@ impl Group {
                     transactions = core.lanes.backlog().transactions,
                     "closed with unflushed transactions; they stay in the journal");
             }
+            // so that the next start knows without the backend what waits
+            core.note_positions().await;
         }
         shared.shutdown.cancel();
         if let Err(error) = shared.journal.clone().close().await {
@@ -222,7 +227,8 @@ impl Group {
         }
     }
 
-    /// True once the position has reached the backend; false after `timeout`.
+    /// True once the backend has the position for sure; false after `timeout`. A transaction that
+    /// the backend refused, and that was set aside, is an error: it is not there and may never be.
     pub async fn wait_flushed(
         &self,
         position: Position,
@@ -272,14 +278,15 @@ impl Group {
     }
 
     /// Refuses writes from now on (`true`) and reports what is left to flush; or takes them again.
+    /// Also before the start is complete: then the journal tells what is left.
     pub async fn drain(&self, stop_writes: bool) -> Result<Drained, GroupError> {
         let shared = &self.inner.shared;
         let before = shared.writes_stopped.swap(stop_writes, Ordering::AcqRel);
         if before != stop_writes {
             tracing::info!(node = %shared.node.name, stop_writes, "drain");
         }
-        let core = self.core()?;
-        Ok(Drained { backlog: core.backlog(), writes_stopped: stop_writes })
+        let core = self.inner.core.borrow().clone();
+        Ok(Drained { backlog: report::backlog(shared, core.as_ref()), writes_stopped: stop_writes })
     }
 
     /// Compares the loaded instances with the backend: everything (0) or about one in `sample`.
@@ -301,9 +308,28 @@ impl Group {
         self.core()?.resolve_reject(id, discard).await
     }
 
-    /// Removes this incarnation's bookkeeping from the backend, so that the tables are free for
-    /// another group. For the end of a group: only a node with stopped writes does it, drained
-    /// unless `discard` gives up what waits; it serves nothing afterwards.
+    /// An administrator's word that this node's earlier journal is lost for good, with what it had
+    /// acknowledged and the backend does not have (R24). Only for a node that was refused because
+    /// of it; the node must be started again then ([`Group::ended`] says so), and takes its slots
+    /// back. `journal` is the lost one, as the refusal names it: a wrong one changes nothing.
+    pub async fn accept_lost_journal(&self, journal: &str) -> Result<(), GroupError> {
+        let shared = &self.inner.shared;
+        if shared.fenced().is_none() || self.inner.core.borrow().is_some() {
+            let why = "this node was not refused for another journal: there is nothing to accept";
+            return Err(GroupError::refused(RefusalReason::Schema, why));
+        }
+        shared.notebook.set_lost_journal(journal).await?;
+        tracing::warn!(node = %shared.node.name, lost = journal,
+            "the loss of an earlier journal was accepted by an administrator");
+        shared.end(Ended::RestartNeeded("the loss of an earlier journal was accepted"));
+        Ok(())
+    }
+
+    /// For the end of a group: takes this node's part of the bookkeeping out of the backend, so that
+    /// nothing of its journal is ever accepted again, and serves nothing afterwards. The last node
+    /// that held slots takes the rest, and the tables are free for another group. Only a node with
+    /// stopped writes and nothing left to flush does it; with `discard` it removes the bookkeeping
+    /// of all nodes, and what waits anywhere is given up.
     pub async fn forget_group(&self, discard: bool) -> Result<(), GroupError> {
         self.core()?.forget_group(discard).await
     }

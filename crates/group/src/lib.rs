@@ -10,6 +10,7 @@
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
 //! `rejects`, `compare`, `probe`, `report`; `end`.
 
+mod aside;
 mod calls;
 mod compare;
 mod core;
@@ -41,6 +42,7 @@ mod shared;
 mod slots;
 mod start;
 mod status;
+mod tail;
 mod topology;
 mod trim;
 mod write;

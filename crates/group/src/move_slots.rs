@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cachetier_model::{SlotSet, Topology};
-use cachetier_write_through::{SlotHolder, TakeoverRequest};
+use cachetier_write_through::{Release, SlotHolder, TakeoverRequest};
 use tokio::time::Instant;
 
 use crate::calls::Released;
@@ -104,9 +104,9 @@ impl Core {
                 continue;
             }
             match self.ask_release(holder, &topology, &slots).await {
-                Ok(free) => {
-                    slots.subtract(&free);
-                    released.push((holder.node.clone(), free));
+                Ok(release) => {
+                    slots.subtract(&release.slots);
+                    released.push(release);
                 }
                 Err(problem) => silent = Some(problem),
             }
@@ -119,8 +119,7 @@ impl Core {
                 None => Ok(false),
             };
         }
-        self.take_over(topology.epoch.0, token, request, released).await?;
-        Ok(true)
+        self.take_over(topology.epoch.0, token, request, released).await
     }
 
     /// Everything nobody else holds, and a bounded number of what others must stop serving.
@@ -159,7 +158,7 @@ impl Core {
         holder: &SlotHolder,
         topology: &Topology,
         slots: &SlotSet,
-    ) -> Result<SlotSet, Problem> {
+    ) -> Result<Release, Problem> {
         let name = &holder.node;
         let unreachable = |why: &str| {
             let message = format!(
@@ -177,9 +176,9 @@ impl Core {
         let node = node.ok_or_else(|| unreachable("its address is not known here"))?;
         let answer =
             self.shared.peers.release_slots(&node, topology, &self.shared.node.name, slots).await;
-        let mut free = answer.map_err(|error| unreachable(&error.reason))?.slots;
-        free.intersect_with(slots);
-        Ok(free)
+        let mut answer = answer.map_err(|error| unreachable(&error.reason))?;
+        answer.slots.intersect_with(slots);
+        Ok(Release { node: name.clone(), slots: answer.slots, positions: answer.positions })
     }
 
     async fn take_over(
@@ -187,8 +186,8 @@ impl Core {
         epoch: u64,
         token: u64,
         slots: SlotSet,
-        released: Vec<(String, SlotSet)>,
-    ) -> Result<(), Problem> {
+        released: Vec<Release>,
+    ) -> Result<bool, Problem> {
         let request = TakeoverRequest {
             group_uid: self.shared.config.group.uid.clone(),
             node: self.shared.node.name.clone(),
@@ -201,17 +200,23 @@ impl Core {
         let takeover = answer.map_err(|e| Problem::new(e.reason.as_str(), e.to_string(), true))?;
         let mut owned = takeover.owned;
         owned.intersect_with(&slots);
+        if owned.is_empty() {
+            return Ok(false);
+        }
         // leftovers of an earlier time, and loads begun in it, must not be served
         owned.iter().for_each(|slot| self.engine.clear_slot(slot));
         takeover.quarantined.iter().for_each(|key| self.engine.quarantine(key));
         self.lanes.quarantine(&takeover.quarantined);
         self.lanes.slots_gained(&owned);
         self.note_positions().await;
+        // noted first: what is acknowledged for them must be known as ours after a crash
+        self.note_slots(&owned).await.map_err(|error| {
+            Problem::new("Journal", format!("slots taken are not served: {error}"), true)
+        })?;
         let served = self.shared.slots.apply(|machine| machine.taken(&owned));
-        self.note_slots().await;
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
         tracing::info!(node = %self.shared.node.name, epoch, slots = served.len(), "slots taken");
-        Ok(())
+        Ok(true)
     }
 
     async fn holders(&self) -> Result<Vec<SlotHolder>, Problem> {
@@ -256,7 +261,12 @@ impl Core {
             }
         }
         let free = self.flushed_of(self.shared.slots.look(|m| m.free_for_taker(&asked)));
-        Ok(Released { slots: free, backlog: self.backlog() })
+        let positions = self.lanes.marks().lanes.iter().map(|lane| lane.position).collect();
+        if !free.is_empty() {
+            // before the taker hears of it: no later start may serve them on the journal's word
+            self.note_slots(&SlotSet::empty()).await?;
+        }
+        Ok(Released { slots: free, backlog: self.backlog(), positions })
     }
 
     /// Frozen slots with nothing left to flush are forgotten and free.
@@ -292,13 +302,15 @@ impl Core {
         let unexpected = self.shared.slots.apply(|machine| machine.lost(slots));
         self.shared.coverage.lock().gone(slots);
         slots.iter().for_each(|slot| self.engine.clear_slot(slot));
-        self.note_slots().await;
+        if let Err(error) = self.note_slots(&SlotSet::empty()).await {
+            tracing::warn!(node = %self.shared.node.name, reason = %error, "slots held not noted");
+        }
         unexpected
     }
 
     /// Remembers how far the lanes are, before slots that were elsewhere are served: a start with
     /// the backend away must not bring back what this journal says of them from an earlier time.
-    async fn note_positions(&self) {
+    pub(crate) async fn note_positions(&self) {
         let marks = self.lanes.marks();
         let positions: Vec<u64> =
             marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect();
@@ -309,12 +321,13 @@ impl Core {
         }
     }
 
-    /// Remembers the slots held, for a start with the backend away.
-    pub(crate) async fn note_slots(&self) {
-        let held = self.shared.slots.look(|m| m.held().clone());
-        if let Err(error) = self.shared.notebook.set_slots(&held).await {
-            tracing::warn!(node = %self.shared.node.name, reason = %error, "slots held not noted");
-        }
+    /// Remembers the slots that a start with the backend away may serve: those held and not let
+    /// go, and those that come.
+    pub(crate) async fn note_slots(&self, coming: &SlotSet) -> Result<(), GroupError> {
+        let _in_order = self.shared.slots_noting.lock().await;
+        let mut slots = self.shared.slots.look(|m| m.kept());
+        slots.union_with(coming);
+        self.shared.notebook.set_slots(&slots).await
     }
 }
 

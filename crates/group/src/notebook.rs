@@ -48,6 +48,8 @@ const TOPOLOGY: &str = "topology";
 const ADDRESSES: &str = "addresses";
 const SLOTS: &str = "slots";
 const SCHEMA: &str = "schema";
+const LEFT: &str = "left";
+const LOST_JOURNAL: &str = "lostJournal";
 
 #[derive(Clone)]
 pub(crate) struct Notebook {
@@ -128,6 +130,24 @@ impl Notebook {
 
     pub(crate) async fn set_schema(&self, schema: &GroupSchema) -> Result<(), GroupError> {
         self.write(SCHEMA, schema).await
+    }
+
+    /// This node left its group, drained: nothing in the journal is worth anything any more.
+    pub(crate) fn left(&self) -> bool {
+        self.journal.attribute(LEFT).is_some()
+    }
+
+    pub(crate) async fn set_left(&self) -> Result<(), GroupError> {
+        self.write(LEFT, &true).await
+    }
+
+    /// The journal whose place this one takes, by an administrator's word.
+    pub(crate) fn lost_journal(&self) -> Result<Option<String>, GroupError> {
+        self.read(LOST_JOURNAL)
+    }
+
+    pub(crate) async fn set_lost_journal(&self, journal: &str) -> Result<(), GroupError> {
+        self.write(LOST_JOURNAL, &journal).await
     }
 
     fn read<T: DeserializeOwned>(&self, key: &'static str) -> Result<Option<T>, GroupError> {

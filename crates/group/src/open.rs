@@ -2,7 +2,7 @@
 //!
 //! Owns the translation of the configuration into the parts' options.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cachetier_journal::{Durability, JournalOptions, Stopped};
@@ -11,6 +11,7 @@ use cachetier_model::{NodeEntry, Topology};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::calls::BacklogFigures;
 use crate::error::GroupError;
 use crate::host::Host;
 use crate::notebook::Notebook;
@@ -64,6 +65,11 @@ pub(crate) async fn open(
     tracing::info!(group = %config.group.name, node = %node.name, journal = %journal.id(),
         generation = recovery.generation, frames = recovery.frames, clean = recovery.clean,
         torn_bytes = recovery.torn_bytes, "journal opened");
+    // a journal that never took a frame holds nothing
+    let counted = match recovery.frames {
+        0 => OnceLock::from(BacklogFigures::NONE),
+        _ => OnceLock::new(),
+    };
     let shared = Arc::new(Shared {
         notebook: Notebook::new(journal.clone(), labour),
         labour,
@@ -77,8 +83,10 @@ pub(crate) async fn open(
         coverage: Default::default(),
         topology: watch::Sender::new(None::<Arc<Topology>>),
         topology_change: Default::default(),
+        slots_noting: Default::default(),
         problems: Board::default(),
         writes_stopped: false.into(),
+        tail: counted,
         fenced: Default::default(),
         ended: watch::Sender::new(None),
         shutdown,

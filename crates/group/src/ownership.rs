@@ -67,8 +67,11 @@ impl Ownership {
         &self.assigned
     }
 
-    pub(crate) fn held(&self) -> &SlotSet {
-        &self.held
+    /// Held and not let go: nobody was told that they are free.
+    pub(crate) fn kept(&self) -> SlotSet {
+        let mut slots = self.held.clone();
+        slots.subtract(&self.released);
+        slots
     }
 
     pub(crate) fn serving(&self) -> &SlotSet {

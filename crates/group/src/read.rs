@@ -104,7 +104,7 @@ impl Core {
                 "the owner of the slot is away, and bypass.reads forbids going around",
             ));
         }
-        let _permit = self.bypass.acquire().await.map_err(|_| away("this node stops"))?;
+        let _permit = self.bypass_place().await?;
         let (root, lookup) = match &call.key {
             KeySelector::Root(root) => (root.clone(), None),
             KeySelector::Lookup { lookup, key } => {
@@ -120,6 +120,18 @@ impl Core {
         let instance = found.into_iter().next().flatten();
         self.tally_read(Source::Bypass);
         self.evaluate(instance.as_ref(), lookup, &call.plan, Source::Bypass)
+    }
+
+    /// One of the bounded number of reads past the store. Waiting for it is bounded too, in time and
+    /// in number: who cannot be served hears so.
+    async fn bypass_place(&self) -> Result<tokio::sync::SemaphorePermit<'_>, GroupError> {
+        let busy = || GroupError::Busy {
+            what: "reads past the store; raise bypass.maxConcurrent if this goes on",
+            retry_after: std::time::Duration::from_millis(200),
+        };
+        let _waiting = self.bypass_waiting.try_acquire().map_err(|_| busy())?;
+        let permit = tokio::time::timeout(self.hold_timeout(), self.bypass.acquire()).await;
+        permit.map_err(|_| busy())?.map_err(|_| busy())
     }
 
     /// Errs while this node itself serves the slot or may have changes of it that the backend has

@@ -1,5 +1,6 @@
 //! Transactions that the backend refused for good: listed, replayed or dropped by an
-//! administrator (R17).
+//! administrator (R17). And those whose rows stayed locked for too long: set aside in the same way,
+//! so that others pass, and applied by this node once the lock is gone.
 //!
 //! The backend's bookkeeping is their home; this module shows it and keeps a small account for the
 //! status. Must never show a subscriber's values.
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use cachetier_engine::ReadAnswer;
 use cachetier_model::{ReadPlan, RootKey, SlotId, SlotSet};
-use cachetier_write_through::RejectEntry;
+use cachetier_write_through::{RejectEntry, is_held};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -21,6 +22,9 @@ use crate::ownership::SlotState;
 use crate::status::Problem;
 
 const POLL: Duration = Duration::from_secs(30);
+/// How often locked rows are tried again, and how many of them.
+const HELD_POLL: Duration = Duration::from_secs(5);
+const HELD_AT_ONCE: usize = 32;
 /// The longest a decision about a reject waits for the transactions behind it.
 const FOLLOWERS_WAIT: Duration = Duration::from_secs(5);
 /// Rejects counted for the status, at most.
@@ -61,6 +65,13 @@ impl Core {
 
     /// Decides about a reject and its tail; answers the number of transactions.
     pub(crate) async fn resolve_reject(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
+        let transactions = self.decide(id, discard).await?;
+        tracing::info!(node = %self.shared.node.name, reject = id, discard, transactions,
+            "reject resolved by an administrator");
+        Ok(transactions)
+    }
+
+    async fn decide(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
         let away = |e: cachetier_write_through::BackendError| GroupError::BackendAway {
             reason: e.to_string().into(),
         };
@@ -90,13 +101,46 @@ impl Core {
             }
             _ => away(error),
         })?;
+        if !discard {
+            self.aside.accepted(&key, u64::MAX);
+        }
         // the lanes first: what is written after the instance is back must not be set aside
         self.lanes.release_quarantine(&key);
         self.engine.forget(&key);
         self.rejects.changed();
-        tracing::info!(node = %self.shared.node.name, reject = id, discard, transactions,
-            "reject resolved by an administrator");
         Ok(transactions)
+    }
+
+    /// Applies what was set aside because somebody held its rows. True while some of it is left.
+    async fn apply_held(&self, rejects: &[RejectFigure]) -> bool {
+        let mut left = false;
+        for reject in rejects.iter().filter(|r| is_held(&r.sqlstate)).take(HELD_AT_ONCE) {
+            match self.decide(reject.id, false).await {
+                Ok(transactions) => tracing::info!(node = %self.shared.node.name,
+                    reject = reject.id, transactions, "transactions of a locked row were applied"),
+                Err(error) => {
+                    left = true;
+                    tracing::debug!(node = %self.shared.node.name, reject = reject.id,
+                        reason = %error, "transactions of a locked row wait on");
+                }
+            }
+        }
+        left
+    }
+
+    /// The figures in the status grow old: said, so that nobody takes them for new.
+    fn cannot_count(&self, error: &GroupError) {
+        let message = format!(
+            "rejects could not be counted ({error}); the number in the status is an old one. Look \
+             whether the role may read cachetier.reject"
+        );
+        if self
+            .shared
+            .problems
+            .raise("rejects-count", Problem::new("RejectsUnknown", message, false))
+        {
+            tracing::warn!(node = %self.shared.node.name, reason = %error, "rejects not counted");
+        }
     }
 
     fn is_quarantined(&self, key: &RootKey) -> bool {
@@ -126,17 +170,26 @@ impl Core {
 
     /// Keeps the status's account.
     pub(crate) async fn watch_rejects(self: Arc<Self>) {
+        let mut pause = POLL;
         loop {
             // asked only when something may have changed, or seldom
             tokio::select! {
                 () = self.shared.shutdown.cancelled() => return,
                 () = self.rejects.changed.notified() => {}
-                () = tokio::time::sleep(POLL) => {}
+                () = tokio::time::sleep(pause) => {}
             }
             if self.token().is_none() {
                 continue;
             }
-            let Ok(rejects) = self.list_rejects(COUNT_MAX).await else { continue };
+            let rejects = match self.list_rejects(COUNT_MAX).await {
+                Ok(rejects) => rejects,
+                Err(error) => {
+                    self.cannot_count(&error);
+                    continue;
+                }
+            };
+            self.shared.problems.heal("rejects-count");
+            pause = if self.apply_held(&rejects).await { HELD_POLL } else { POLL };
             let count: u64 = rejects.iter().map(|r| 1 + u64::from(r.following)).sum();
             let oldest = rejects.iter().map(|r| r.age.as_secs_f64()).fold(0.0, f64::max);
             *self.rejects.figures.lock() = (count, oldest);

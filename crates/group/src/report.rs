@@ -9,6 +9,7 @@ use cachetier_journal::JournalStats;
 use cachetier_model::node_config::PreloadMode;
 use cachetier_write_through::BackendHealth;
 
+use crate::calls::BacklogFigures;
 use crate::core::Core;
 use crate::shared::Shared;
 use crate::status::{Counters, Phase, Problem, Status};
@@ -37,6 +38,11 @@ fn slot_figures(shared: &Shared) -> SlotFigures {
         leaving: leaving as u32,
         wanted: !wanted.is_empty(),
     }
+}
+
+/// What waits for the backend; until the tables are known, what the journal's tail says.
+pub(crate) fn backlog(shared: &Shared, core: Option<&Arc<Core>>) -> BacklogFigures {
+    core.map_or_else(|| shared.tail_backlog(), |core| core.backlog())
 }
 
 fn reachable(core: Option<&Arc<Core>>, shared: &Shared) -> bool {
@@ -84,6 +90,8 @@ fn ready(shared: &Shared, once: &AtomicBool, phase: Phase, figures: &SlotFigures
 }
 
 pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBool) -> Status {
+    // before the backlog: nothing comes in between that both figures together would deny
+    let writes_stopped = shared.writes_stopped.load(Ordering::Acquire);
     let figures = slot_figures(shared);
     let phase = phase(shared, core.map(AsRef::as_ref), figures.wanted);
     let journal = shared.journal.stats();
@@ -115,7 +123,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         slots_serving: figures.serving,
         slots_covered: figures.covered,
         slots_leaving: figures.leaving,
-        backlog: core.map(|c| c.backlog()).unwrap_or_default(),
+        backlog: backlog(shared, core),
         instances: usage.instances,
         memory_bytes: usage.bytes,
         memory_capacity_bytes: shared.config.memory.capacity_bytes,
@@ -129,7 +137,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         appended: journal.appended.get(),
         durable: journal.durable.get(),
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
-        writes_stopped: shared.writes_stopped.load(Ordering::Acquire),
+        writes_stopped,
         schema_version: core.map_or(0, |c| c.schema_version),
     }
 }

@@ -4,7 +4,7 @@
 //! the backend has by now. Two passes over the tail: later frames say which transactions never
 //! happened. Also reads frames again for a backend that lost commits (R11).
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use cachetier_engine::Engine;
@@ -31,6 +31,8 @@ pub(crate) struct Restored {
     pub bytes: u64,
     /// Instances with rejects, by the journal's account.
     pub quarantined: HashSet<RootKey>,
+    /// Transactions set aside, by the journal's account.
+    pub aside: HashMap<RootKey, Vec<u64>>,
 }
 
 /// Where the tail begins, per lane.
@@ -47,7 +49,7 @@ impl Tail<'_> {
         self.positions.iter().copied().min().unwrap_or(0)
     }
 
-    fn is_flushed(&self, sequence: u64, key: &RootKey) -> bool {
+    pub(crate) fn is_flushed(&self, sequence: u64, key: &RootKey) -> bool {
         let lane = lane_of(key.slot(), self.positions.len() as u16);
         self.positions.get(usize::from(lane)).is_some_and(|position| sequence <= *position)
     }
@@ -60,23 +62,26 @@ impl Tail<'_> {
         annulled: &Annulled,
     ) -> Result<Restored, Problem> {
         let mut restored = Restored::default();
-        let mut aside = HashSet::new();
         self.each(|sequence, payload, _| {
             match payload {
                 Payload::Annul { sequence } => {
                     annulled.lock().insert(sequence);
                 }
                 Payload::Rejected { key, sequences } => {
+                    restored.aside.entry(key.clone()).or_default().extend(sequences);
                     restored.quarantined.insert(key);
-                    aside.extend(sequences);
                 }
-                Payload::Transaction(frame) => self.check_schema(sequence, &frame)?,
+                Payload::Transaction(frame) => {
+                    self.check_schema(sequence, &frame)?;
+                    // a quarantined instance takes no writes: the reject was resolved before this
+                    restored.quarantined.remove(&frame.key);
+                }
             }
             Ok(())
         })?;
         self.each(|sequence, payload, bytes| {
             match payload {
-                Payload::Transaction(frame) if self.pending(sequence, &frame, annulled, &aside) => {
+                Payload::Transaction(frame) if self.pending(sequence, &frame, annulled) => {
                     let key = frame.key.clone();
                     engine
                         .restore(&key, &frame.image, sequence, frame.awaits_backend)
@@ -93,16 +98,10 @@ impl Tail<'_> {
         Ok(restored)
     }
 
-    fn pending(
-        &self,
-        sequence: u64,
-        frame: &TransactionFrame,
-        annulled: &Annulled,
-        aside: &HashSet<u64>,
-    ) -> bool {
-        !self.is_flushed(sequence, &frame.key)
-            && !annulled.lock().contains(&sequence)
-            && !aside.contains(&sequence)
+    /// What was set aside above the position is sent again too: the position and the reject were
+    /// written together, so a backend without the one lost the other.
+    fn pending(&self, sequence: u64, frame: &TransactionFrame, annulled: &Annulled) -> bool {
+        !self.is_flushed(sequence, &frame.key) && !annulled.lock().contains(&sequence)
     }
 
     /// Unflushed frames of another table layout cannot be sent: somebody must decide (R5).
@@ -118,7 +117,8 @@ impl Tail<'_> {
         ))
     }
 
-    fn each(
+    /// Every frame above the lowest position, in order.
+    pub(crate) fn each(
         &self,
         mut visit: impl FnMut(u64, Payload, u64) -> Result<(), Problem>,
     ) -> Result<(), Problem> {

@@ -5,8 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cachetier_journal::{Journal, Stopped};
 use cachetier_model::node_config::NodeConfig;
@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::calls::BacklogFigures;
 use crate::coverage::Coverage;
 use crate::error::GroupError;
 use crate::host::Labour;
@@ -38,10 +39,14 @@ pub(crate) struct Shared {
     pub coverage: Mutex<Coverage>,
     /// Written by `topology` under its own lock; read by everyone.
     pub topology: watch::Sender<Option<Arc<Topology>>>,
+    /// Serialises notes of the slots: the last one written is the last one looked up.
+    pub slots_noting: tokio::sync::Mutex<()>,
     /// Serialises changes of the topology.
     pub topology_change: tokio::sync::Mutex<BTreeMap<String, String>>,
     pub problems: Board,
     pub writes_stopped: AtomicBool,
+    /// What the journal alone says of the backlog; set once by a start that waits.
+    pub tail: OnceLock<BacklogFigures>,
     /// Why this node is fenced; set once.
     pub fenced: Mutex<Option<Arc<str>>>,
     pub ended: watch::Sender<Option<Ended>>,

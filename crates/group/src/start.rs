@@ -92,6 +92,9 @@ async fn start(shared: Arc<Shared>, core: Arc<watch::Sender<Option<Arc<Core>>>>)
             }
             Err(stop) => stop,
         };
+        if resumed.is_none() {
+            shared.count_tail().await;
+        }
         match stop {
             Stop::Fenced { reason, message } => return shared.fence(&reason, &message),
             Stop::Again { problem, away } => {

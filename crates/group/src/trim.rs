@@ -4,7 +4,7 @@
 //! backend that lost commits can be sent them again; less when the journal would fill up. Must
 //! never trim past the lowest position that the backend holds, confirmed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,10 @@ impl Kept {
     }
 }
 
+fn forget_upto(sequences: &mut BTreeSet<u64>, gone: u64) {
+    *sequences = sequences.split_off(&gone.saturating_add(1));
+}
+
 /// Tokio's clock, which a simulator can hold.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
@@ -74,6 +78,10 @@ impl Core {
                 }
                 noted = positions;
             }
+            // frames that are gone are never sent again, nor asked for
+            let gone = stats.trimmed.get();
+            self.aside.trimmed(gone);
+            forget_upto(&mut self.annulled.lock(), gone);
             if let Some(due) = Sequence::from_stored(due).filter(|due| *due > stats.trimmed) {
                 self.shared.journal.trim(due);
             }

@@ -12,7 +12,7 @@ use cachetier_journal::AppendError;
 use cachetier_model::{
     Comparison, Condition, Guard, LookupId, LookupKey, ReadPlan, RootKey, TableRead, Transaction,
 };
-use cachetier_write_through::{Draft, RejectCause};
+use cachetier_write_through::{Draft, RejectCause, is_held};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -28,6 +28,9 @@ use crate::shared::Tally;
 
 /// The longest a caller waits for the backend's decision; then the outcome is unknown to it.
 const DECISION_WAIT_MAX: Duration = Duration::from_secs(60);
+/// First and longest wait before an undecided instance is looked at again.
+const UNDECIDED_PAUSE_MIN: Duration = Duration::from_millis(2);
+const UNDECIDED_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Bytes a queued transaction costs beside its rows.
 const PENDING_OVERHEAD_BYTES: u64 = 200;
 
@@ -109,8 +112,8 @@ impl Core {
                 }
                 // watched from before another look, so that no decision is missed
                 Err(TransactError::AwaitingBackend) => match &mut settled {
-                    None => settled = Some(self.decisions.watch()),
-                    Some(settled) => await_decision(settled).await?,
+                    None => settled = Some(Undecided::new(self.decisions.watch())),
+                    Some(settled) => settled.wait().await?,
                 },
                 Err(TransactError::Refused(refused)) => {
                     self.after_refusal(refused, deadline).await?;
@@ -204,6 +207,12 @@ impl Core {
             Ok(Ok(Decision::Accepted)) => Ok(()),
             Ok(Ok(Decision::Refused { cause, annulled })) => {
                 self.visible(annulled).await?;
+                if is_held(&cause.sqlstate) {
+                    return Err(GroupError::Busy {
+                        what: "a row that somebody keeps locked in the backend",
+                        retry_after: Duration::from_secs(1),
+                    });
+                }
                 Err(refusals::from_backend(&cause))
             }
             Ok(Ok(Decision::SetAside(cause))) => Err(unknown(&set_aside(cause.as_deref()))),
@@ -221,6 +230,11 @@ impl Core {
 /// Neither done nor undone: an administrator decides.
 fn set_aside(cause: Option<&RejectCause>) -> String {
     let why = match cause {
+        Some(cause) if is_held(&cause.sqlstate) => {
+            return "a row of the transaction stays locked in the backend; it was set aside, and is \
+                    applied when the lock is gone"
+                .to_owned();
+        }
         Some(cause) => format!(
             "the backend refused the transaction for good (SQLSTATE {}, table {:?}, constraint {:?})",
             cause.sqlstate, cause.table, cause.constraint
@@ -230,14 +244,31 @@ fn set_aside(cause: Option<&RejectCause>) -> String {
     format!("{why}; it was set aside until an administrator replays or discards it")
 }
 
-/// An earlier transaction of the instance is undecided: waits for the next decision of any.
-async fn await_decision(settled: &mut watch::Receiver<u64>) -> Result<(), GroupError> {
-    match tokio::time::timeout(DECISION_WAIT_MAX, settled.changed()).await {
-        Ok(_) => Ok(()),
-        Err(_) => Err(GroupError::Busy {
-            what: "an earlier transaction of this instance waits for the backend",
-            retry_after: Duration::from_secs(1),
-        }),
+/// Waits of one caller for a decision on an earlier transaction of its instance. The store also
+/// says "undecided" when it only met a busy slot too often, for which no decision ever comes:
+/// every wait is short at first, and grows.
+struct Undecided {
+    settled: watch::Receiver<u64>,
+    until: Instant,
+    pause: Duration,
+}
+
+impl Undecided {
+    fn new(settled: watch::Receiver<u64>) -> Self {
+        Self { settled, until: Instant::now() + DECISION_WAIT_MAX, pause: UNDECIDED_PAUSE_MIN }
+    }
+
+    /// Returns at the next decision of any transaction, or when it is time to look again.
+    async fn wait(&mut self) -> Result<(), GroupError> {
+        if Instant::now() >= self.until {
+            return Err(GroupError::Busy {
+                what: "an earlier transaction of this instance waits for the backend",
+                retry_after: Duration::from_secs(1),
+            });
+        }
+        let _decided_or_not = tokio::time::timeout(self.pause, self.settled.changed()).await;
+        self.pause = (self.pause * 2).min(UNDECIDED_PAUSE_MAX);
+        Ok(())
     }
 }
 
@@ -318,5 +349,20 @@ fn from_append(error: AppendError) -> GroupError {
             GroupError::refused(RefusalReason::Value, "the instance is too large for the journal")
         }
         other => GroupError::Latched { reason: other.to_string().into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_caller_that_met_a_busy_slot_looks_again_without_any_decision() {
+        let (_sender, settled) = watch::channel(0);
+        let mut undecided = Undecided::new(settled);
+        let waited = tokio::time::timeout(Duration::from_secs(5), undecided.wait()).await;
+        assert!(matches!(waited, Ok(Ok(()))), "no decision comes: {waited:?}");
+        undecided.until = Instant::now();
+        assert!(matches!(undecided.wait().await, Err(GroupError::Busy { .. })));
     }
 }

@@ -6,15 +6,21 @@
 //! nothing here knows a wire format or an SQL driver.
 
 mod accept;
+mod array;
 mod borrowed;
 mod calendar;
 mod decimal;
 mod float;
+mod interval;
 mod json;
+mod network;
 mod order;
 mod text_form;
 
+pub use array::Array;
 pub use borrowed::ValueRef;
+pub use interval::Interval;
+pub use network::Network;
 use serde::{Deserialize, Serialize};
 
 /// The backend types a group may contain. A table with another type is refused by name.
@@ -46,7 +52,10 @@ pub enum ColumnType {
     Time,
     Timestamp,
     TimestampTz,
+    /// Without a precision or restricted fields.
+    Interval,
     Uuid,
+    Inet,
     Json,
     Jsonb,
     /// Labels in sort order; values travel as their label.
@@ -54,12 +63,16 @@ pub enum ColumnType {
         name: String,
         labels: Vec<String>,
     },
+    /// Of any number of dimensions; the declared sizes mean nothing to the backend either.
+    Array {
+        element: Box<ColumnType>,
+    },
 }
 
 /// One column value. Which variant a column uses follows from its [`ColumnType`]:
 /// `Int2/4/8 → Int`, `Char/Varchar/Text/Json/Jsonb/Enum/Numeric → Text` (numeric in the backend's
 /// plain decimal output form with its display scale, or `NaN`, `Infinity`, `-Infinity`),
-/// `Date → Date` and so on.
+/// `Interval/Inet/Array → Text` in the backend's output form, `Date → Date` and so on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Null,
@@ -140,6 +153,9 @@ impl ColumnType {
             ColumnType::Json => "json".to_owned(),
             ColumnType::Jsonb => "jsonb".to_owned(),
             ColumnType::Enum { name, .. } => name.clone(),
+            ColumnType::Interval => "interval".to_owned(),
+            ColumnType::Inet => "inet".to_owned(),
+            ColumnType::Array { element } => format!("{}[]", element.sql_name()),
         }
     }
 
@@ -150,8 +166,19 @@ impl ColumnType {
             ColumnType::Char { .. } | ColumnType::Varchar { .. } | ColumnType::Text => {
                 Comparability::TextOrder
             }
+            // the order of elements may follow a collation
+            ColumnType::Array { element } => match element.comparability() {
+                Comparability::Nothing => Comparability::Nothing,
+                _ => Comparability::Equality,
+            },
             _ => Comparability::Order,
         }
+    }
+
+    /// Whether equal values have one form here, which is what finds them. Intervals (a day is 24
+    /// hours) and arrays do not.
+    pub fn can_be_key(&self) -> bool {
+        !matches!(self, ColumnType::Interval | ColumnType::Array { .. })
     }
 
     fn syntax(&self) -> ValueError {

@@ -12,7 +12,9 @@ pub mod reject;
 use crate::error::BackendError;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Value};
-use claim::{Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest};
+use claim::{
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
+};
 use flush::{Fence, LaneSession, WriterId};
 use futures::future::BoxFuture;
 use load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
@@ -59,8 +61,13 @@ pub trait Backend: Send + Sync + 'static {
     /// the backend lost commits; nothing was changed. Idempotent.
     fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>>;
 
-    /// Removes all bookkeeping of a group's incarnation.
+    /// Removes all bookkeeping of a group's incarnation, whatever its nodes still hold.
     fn forget_group<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, ()>;
+
+    /// The end of a group, one node's part: its writer rows go, so that nothing of its journal is
+    /// ever accepted again. The last node that held slots takes the group's bookkeeping with it;
+    /// before that, the answer names the nodes that still hold some. Idempotent.
+    fn leave_group(&self, leave: Leave) -> BackendFuture<'_, Vec<String>>;
 
     /// Opens a lane's connection.
     fn open_lane(&self, writer: WriterId) -> BackendFuture<'_, Box<dyn LaneSession>>;

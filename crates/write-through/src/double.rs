@@ -12,7 +12,7 @@ pub mod store;
 pub use state::{Break, Faults};
 
 use crate::backend::claim::{
-    Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::flush::{Fence, LaneSession, WriterId};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
@@ -141,6 +141,10 @@ impl Backend for DoubleBackend {
             state.forget(group_uid);
             Ok(())
         })
+    }
+
+    fn leave_group(&self, leave: Leave) -> BackendFuture<'_, Vec<String>> {
+        self.with(move |state| state.leave(&leave))
     }
 
     fn open_lane(&self, writer: WriterId) -> BackendFuture<'_, Box<dyn LaneSession>> {

@@ -127,6 +127,12 @@ impl fmt::Display for Reason {
     }
 }
 
+/// Whether an SQLSTATE says that a row stayed locked, or that a statement took too long: nothing
+/// is wrong with what was sent.
+pub fn is_held(sqlstate: &str) -> bool {
+    matches!(sqlstate, "55P03" | "57014")
+}
+
 /// One failed act at the backend.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{act} failed: {message}")]

@@ -19,6 +19,7 @@ pub(crate) mod backoff;
 mod build;
 mod confirm;
 mod deliver;
+mod held;
 mod segment;
 mod session;
 mod verdict;

@@ -27,7 +27,8 @@ pub mod queue;
 pub mod service;
 
 pub use backend::claim::{
-    Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, Release, SlotHolder, Takeover,
+    TakeoverRequest,
 };
 pub use backend::flush::{
     Fence, FlushOutcome, FlushRequest, LaneSession, NewReject, WalState, WriterId, WriterRow,
@@ -35,7 +36,7 @@ pub use backend::flush::{
 pub use backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
 pub use backend::reject::RejectEntry;
 pub use backend::{Backend, BackendFuture, BackendIdentity};
-pub use error::{BackendError, Disposition, Reason};
+pub use error::{BackendError, Disposition, Reason, is_held};
 pub use events::{BackendHealth, FlushEvent, RejectCause};
 pub use options::WriteThroughOptions;
 pub use pending::{Draft, Pending};

@@ -25,7 +25,7 @@ mod triggers;
 pub use bookkeeping::{ddl, grants};
 
 use crate::backend::claim::{
-    Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::flush::{Fence, LaneSession, WriterId};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
@@ -198,6 +198,12 @@ impl Backend for PostgresBackend {
     fn forget_group<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, ()> {
         Box::pin(self.transaction("remove the group's bookkeeping", async move |client| {
             claim::forget_group(client, group_uid).await
+        }))
+    }
+
+    fn leave_group(&self, leave: Leave) -> BackendFuture<'_, Vec<String>> {
+        Box::pin(self.transaction("leave the group", async move |client| {
+            claim::leave_group(client, &leave).await
         }))
     }
 

@@ -123,7 +123,7 @@ fn claim_request(held_token: Option<u64>, attempt: &str, lanes: u16) -> ClaimReq
         lanes,
         epoch: 1,
         tables: vec!["root".to_owned(), "child".to_owned()],
-        accept_lost_journal: false,
+        accept_lost_journal: None,
     }
 }
 
@@ -158,13 +158,17 @@ impl Node {
     }
 
     fn commit(&mut self, id: i64, changes: Vec<RowChange>) -> u64 {
+        self.commit_as(id, changes, false)
+    }
+
+    fn commit_as(&mut self, id: i64, changes: Vec<RowChange>, awaits_backend: bool) -> u64 {
         let sequence = self.next;
         self.next += 1;
         let draft = Draft {
             slot: key(id).slot(),
             key: key(id),
             changes: changes.into(),
-            awaits_backend: false,
+            awaits_backend,
             urgent: false,
         };
         self.journal.0.lock().push(draft.clone().at(sequence, 10));
@@ -215,6 +219,8 @@ enum Step {
     },
     Break(Break),
     Crash,
+    /// Somebody locks the rows of this instance, or lets all go.
+    Lock(Option<i64>),
     /// Lets the lanes run.
     Yield,
 }
@@ -276,6 +282,7 @@ async fn history(steps: &[Step], lanes: u16, commit: BackendCommit) -> Result<()
             }
             Step::Break(fault) => backend.set_faults(|f| f.breaks.push_back(fault)),
             Step::Crash => backend.crash(),
+            Step::Lock(id) => lock(&backend, id),
             Step::Yield => tokio::time::sleep(Duration::from_millis(30)).await,
         }
     }
@@ -312,11 +319,65 @@ proptest! {
     }
 
     #[test]
+    fn d11_locks_that_come_and_go_lose_nothing_and_double_nothing(
+        steps in steps(), locks_on in proptest::collection::vec((0_usize..80, 0_i64..8), 0..12),
+        lanes in 1_u16..4
+    ) {
+        let mut steps = steps;
+        for (at, id) in locks_on {
+            let at = at.min(steps.len());
+            // above five: all are let go
+            steps.insert(at, Step::Lock((id < 6).then_some(id)));
+        }
+        run(locks(&steps, lanes))?;
+    }
+
+    #[test]
     fn d13_bad_rows_anywhere_are_set_aside_and_all_others_arrive_exactly_once(
         steps in steps(), bad in 40_i64..100
     ) {
         run(bad_rows(&steps, bad))?;
     }
+}
+
+fn lock(backend: &DoubleBackend, id: Option<i64>) {
+    backend.set_faults(|f| {
+        f.locked = None;
+        if let Some(id) = id {
+            f.locked = Some(Box::new(move |s| s.rows.iter().any(|r| r[0] == Value::Int(id))));
+        }
+    });
+}
+
+/// Locks come and go while writes, crashes and broken connections go on; what was set aside for a
+/// lock is applied at the end.
+async fn locks(steps: &[Step], lanes: u16) -> Result<(), TestCaseError> {
+    let schema = schema();
+    let backend = DoubleBackend::new(schema.clone());
+    let mut node = Node::start(&backend, options(lanes, BackendCommit::Async)).await;
+    let mut model = Store::of(&schema);
+    for step in steps {
+        match *step {
+            Step::Write { id, n, v } => {
+                let changes = transaction(&mut model, &schema, id, n, v);
+                node.commit(id, changes);
+            }
+            Step::Break(fault) => backend.set_faults(|f| f.breaks.push_back(fault)),
+            Step::Crash => backend.crash(),
+            Step::Lock(id) => lock(&backend, id),
+            Step::Yield => tokio::time::sleep(Duration::from_secs(5)).await,
+        }
+    }
+    lock(&backend, None);
+    node.settle(&backend).await;
+    for head in backend.list_rejects("g", 100).await.unwrap() {
+        prop_assert_eq!(head.sqlstate.as_str(), "55P03");
+        let fence = node.through.fence(head.key.slot()).unwrap();
+        backend.replay_reject(head.id, &fence).await.unwrap();
+    }
+    prop_assert_eq!(backend.store(), model);
+    node.stop.cancel();
+    Ok(())
 }
 
 /// A trigger refuses the value `bad`; instances that met it are quarantined, all others complete.
@@ -338,7 +399,9 @@ async fn bad_rows(steps: &[Step], bad: i64) -> Result<(), TestCaseError> {
                 node.commit(id, changes);
             }
             Step::Break(fault) => backend.set_faults(|f| f.breaks.push_back(fault)),
-            Step::Crash | Step::Yield => tokio::time::sleep(Duration::from_millis(30)).await,
+            Step::Crash | Step::Lock(_) | Step::Yield => {
+                tokio::time::sleep(Duration::from_millis(30)).await
+            }
         }
     }
     let told = node.settle(&backend).await;

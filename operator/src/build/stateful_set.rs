@@ -4,7 +4,8 @@ use super::{Blueprint, config, labels, pod};
 use crate::certificates::role;
 use cachetier_api::CpuAmount;
 use cachetier_api::names::{
-    ADMIN_PORT, ANNOTATION_CONFIG, COMPONENT_NODE, GRPC_PORT, LABEL_INCARNATION, NODE_LABEL_PMEM,
+    ADMIN_PORT, ANNOTATION_CONFIG, COMPONENT_NODE, GRPC_PORT, LABEL_INCARNATION, NODE_LABEL_DAX,
+    NODE_LABEL_PMEM,
 };
 use cachetier_api::v1alpha1::{HugePages, Medium, Spread, VolumeRetention};
 use k8s_openapi::api::apps::v1::{
@@ -192,11 +193,13 @@ fn probe(path: &str, period_seconds: i32, failures: i32) -> Probe {
     }
 }
 
-/// Hosts with persistent memory: required by MemoryMode, preferred by Auto.
+/// Hosts with persistent memory: required by MemoryMode and AppDirect, preferred by Auto.
 fn affinity(medium: Medium) -> Option<Affinity> {
+    // modules that are present need not be set up so that a file system can be mapped on them
+    let label = if medium == Medium::AppDirect { NODE_LABEL_DAX } else { NODE_LABEL_PMEM };
     let term = NodeSelectorTerm {
         match_expressions: Some(vec![NodeSelectorRequirement {
-            key: NODE_LABEL_PMEM.to_owned(),
+            key: label.to_owned(),
             operator: "In".to_owned(),
             values: Some(vec!["true".to_owned()]),
         }]),

@@ -190,3 +190,41 @@ fn o51_a_rollout_needs_no_room_for_an_extra_pod() {
     let spread = spec.template.spec.unwrap().topology_spread_constraints.unwrap();
     assert_eq!(spread[0].when_unsatisfiable, "DoNotSchedule");
 }
+
+#[test]
+fn o53_mapped_persistent_memory_needs_hosts_where_it_is_set_up() {
+    use cachetier_api::v1alpha1::Medium;
+    let required = |medium| {
+        let mut group = example("hlr");
+        group.spec.memory.medium = medium;
+        let pod = children(&group).stateful_set.unwrap().spec.template.spec.unwrap();
+        let nodes = pod.affinity?.node_affinity?;
+        let term = nodes.required_during_scheduling_ignored_during_execution?;
+        Some(term.node_selector_terms[0].match_expressions.as_ref()?[0].key.clone())
+    };
+    let label = |name: &str| Some(format!("feature.node.kubernetes.io/memory-nv.{name}"));
+    // modules that are present and have no region are no place for a mapping
+    assert_eq!(required(Medium::AppDirect), label("dax"));
+    assert_eq!(required(Medium::MemoryMode), label("present"));
+    assert_eq!(required(Medium::Auto), None);
+}
+
+#[test]
+fn o57_no_pod_maps_huge_pages_that_its_host_may_not_give() {
+    use cachetier_api::v1alpha1::HugePages;
+    for (huge_pages, transparent) in [(HugePages::Prefer, "1"), (HugePages::Never, "0")] {
+        let mut group = example("hlr");
+        group.spec.memory.huge_pages = huge_pages;
+        let children = children(&group);
+        let nodes = children.stateful_set.unwrap().spec.template.spec.unwrap();
+        let loads = children.preload_job.unwrap().spec.unwrap().template.spec.unwrap();
+        for container in nodes.containers.iter().chain(&loads.containers) {
+            let resources = serde_json::to_string(&container.resources).unwrap();
+            // only those of the kernel's own choice: a fault finds a page or takes small ones
+            assert!(!resources.contains("hugepages"), "{resources}");
+        }
+        let switch = nodes.containers[0].env.iter().flatten();
+        let switch = switch.clone().find(|variable| variable.name == "MIMALLOC_ALLOW_THP");
+        assert_eq!(switch.unwrap().value.as_deref(), Some(transparent));
+    }
+}

@@ -17,7 +17,7 @@ const ANNOTATION_OWNERS_BEFORE: &str = "cachetier.dev/owners-before";
 #[derive(Clone, Debug, PartialEq)]
 pub struct Record {
     pub topology: Topology,
-    /// Some node has served slots, so journals may hold writes.
+    /// Some node was given a topology and may have served, so journals may hold writes.
     pub served: bool,
     /// The operator stopped writes because the spec asks for zero nodes.
     pub stopping: bool,

@@ -3,6 +3,7 @@
 use super::dereference::{addresses, stored_authority};
 use super::{Context, ReconcileError};
 use crate::observed::Observed;
+use crate::topology::Member;
 use cachetier_api::names::{ANNOTATION_DRAINED, FINALIZER};
 use cachetier_api::v1alpha1::{CacheGroup, DeletionPolicy};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -24,13 +25,16 @@ pub async fn hold(context: &Context, group: &CacheGroup) -> Result<(), Reconcile
 
 /// Takes the finalizer off; the children go with the group. `clean`: no journal holds anything that
 /// waits, which is noted on the claims, so that a later group of this name can use the volumes.
+/// False when a node has something to flush again, or does not answer any more: look once more.
 pub async fn release(
     context: &Context,
     observed: &Observed,
     clean: bool,
-) -> Result<(), ReconcileError> {
+) -> Result<bool, ReconcileError> {
     let group = &observed.group;
-    end_group(context, observed).await;
+    if !end_group(context, observed).await {
+        return Ok(false);
+    }
     if clean {
         note_drained(context, observed).await?;
     }
@@ -49,27 +53,36 @@ pub async fn release(
         group = observed.names.stateful_set(),
         "group released"
     );
-    Ok(())
+    Ok(true)
 }
 
-/// Has any node that answers remove the group's bookkeeping from the backend, so that the tables
-/// can be cached again. Nothing waits any more: a failure costs a clean-up by hand and no data, so
-/// it does not hold the deletion up.
-async fn end_group(context: &Context, observed: &Observed) {
+/// Has every node that answers take its part of the bookkeeping out of the backend, so that the
+/// tables can be cached again. A node that was restarted since it was asked takes writes again: it
+/// refuses, and then so does this. A node that only fails to tell the backend holds nothing up: the
+/// rest costs a clean-up by hand and no data.
+async fn end_group(context: &Context, observed: &Observed) -> bool {
     let authority = stored_authority(&observed.names, &observed.certificates);
     let Ok(Some(identity)) = context.identity(&observed.uid, authority, observed.now) else {
-        return;
+        return true;
     };
     let discard = observed.group.spec.deletion.policy == DeletionPolicy::Discard;
-    let nodes = addresses(&observed.names, &observed.uid, &observed.pods, &identity);
-    for (_, node) in nodes {
+    let members = observed.members();
+    let mut still_drained = true;
+    for (ordinal, node) in addresses(&observed.names, &observed.uid, &observed.pods, &identity) {
+        let Some(member) = members.get(&ordinal).filter(|member| member.view.is_some()) else {
+            continue;
+        };
         match context.nodes.end_group(&node, discard).await {
-            Ok(()) => return,
+            Ok(()) if discard => return true,
+            Ok(()) => {}
             Err(error) => {
-                tracing::warn!(node = node.pod, %error, "node did not remove the bookkeeping");
+                tracing::warn!(node = node.pod, %error, "node did not remove its bookkeeping");
+                let view = context.nodes.status(&node).await.ok();
+                still_drained &= Member { view, ..member.clone() }.is_drained();
             }
         }
     }
+    still_drained || discard
 }
 
 async fn note_drained(context: &Context, observed: &Observed) -> Result<(), ReconcileError> {

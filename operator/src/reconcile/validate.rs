@@ -3,7 +3,7 @@
 use crate::build::stateful_set::CLAIM;
 use crate::observed::{BackendSecret, Observed, PodView, Storage};
 use cachetier_api::condition::reason;
-use cachetier_api::names::{ANNOTATION_DRAINED, NODE_LABEL_PMEM};
+use cachetier_api::names::{ANNOTATION_DRAINED, NODE_LABEL_DAX, NODE_LABEL_PMEM};
 use cachetier_api::v1alpha1::Medium;
 
 /// Time in which a running container that does not answer is merely starting.
@@ -196,11 +196,13 @@ fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
-    let by_medium = observed.group.spec.memory.medium == Medium::MemoryMode;
-    if by_medium {
-        wanted.push(format!("{NODE_LABEL_PMEM}=true"));
-    }
-    let ways = if by_medium {
+    let by_medium = match observed.group.spec.memory.medium {
+        Medium::MemoryMode => Some(NODE_LABEL_PMEM),
+        Medium::AppDirect => Some(NODE_LABEL_DAX),
+        Medium::Auto | Medium::Dram | Medium::Cxl => None,
+    };
+    wanted.extend(by_medium.map(|label| format!("{label}=true")));
+    let ways = if by_medium.is_some() {
         "spec.memory.medium or spec.placement.nodeSelector"
     } else {
         "spec.placement.nodeSelector"

@@ -252,7 +252,7 @@ fn a_lost_record_is_rebuilt_above_what_nodes_hold_and_never_from_nothing() {
     world.members = views;
     world.held = Some(at(&held, Epoch(9)));
     let published = world.decide().publish.unwrap();
-    assert_eq!(published.epoch, Epoch(10));
+    assert_eq!(published.epoch, Epoch(10 + UNSEEN_VERSIONS_MAX));
     assert_eq!(published.slots_of("hlr-0"), held.slots_of("hlr-0"));
 }
 
@@ -263,12 +263,27 @@ fn a_record_lost_before_any_node_had_a_volume_is_simply_made_again() {
     for member in world.members.values_mut() {
         *member = Member { never_ran: true, ..Member::default() };
     }
-    assert_eq!(world.decide().publish.unwrap().epoch, Epoch(2));
+    assert_eq!(world.decide().publish.unwrap().epoch, Epoch(2 + UNSEEN_VERSIONS_MAX));
 }
 
 #[test]
 fn a_record_that_was_set_back_goes_above_what_nodes_hold() {
     let mut world = World::settled(2);
     world.held = world.record.as_ref().map(|t| at(t, Epoch(5)));
-    assert_eq!(world.step().publish.unwrap().epoch, Epoch(6));
+    assert_eq!(world.step().publish.unwrap().epoch, Epoch(6 + UNSEEN_VERSIONS_MAX));
+}
+
+#[test]
+fn r22_a_rebuilt_record_is_above_versions_that_only_a_silent_node_may_hold() {
+    let mut world = World::settled(2);
+    let held = world.record.take().unwrap();
+    world.version_seen = 5;
+    world.held = Some(at(&held, Epoch(5)));
+    // version 6 was given out to it, and the operator died before it told anybody
+    world.members.remove(&1);
+    let rebuilt = world.decide().publish.unwrap();
+    assert!(rebuilt.epoch > Epoch(6), "{:?}", rebuilt.epoch);
+    world.record = Some(at(&held, Epoch(3)));
+    let republished = world.decide().publish.unwrap();
+    assert!(republished.epoch > Epoch(6), "{:?}", republished.epoch);
 }

@@ -88,16 +88,15 @@ impl Postgres {
 
     /// Kill -9 of the server and all its processes, as the kernel does when memory is short.
     pub fn kill(&self) -> Result<()> {
-        let postmaster = self.postmaster()?;
-        let children = format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero());
+        let children = self.children()?;
+        let Some(mut server) = self.server().take() else { return Ok(()) };
         // the postmaster first, so that it replaces nobody
-        kill_process(postmaster, Signal::KILL)?;
-        for child in std::fs::read_to_string(children).unwrap_or_default().split_whitespace() {
-            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
-                // it may have ended by itself
-                let _ = kill_process(child, Signal::KILL);
-            }
+        server.kill()?;
+        for child in children {
+            // it may have ended by itself
+            let _ = kill_process(child, Signal::KILL);
         }
+        server.wait()?;
         Ok(())
     }
 
@@ -111,22 +110,23 @@ impl Postgres {
     }
 
     fn signal_all(&self, signal: Signal) -> Result<()> {
-        let postmaster = self.postmaster()?;
-        let children = format!("/proc/{0}/task/{0}/children", postmaster.as_raw_nonzero());
-        kill_process(postmaster, signal)?;
-        for child in std::fs::read_to_string(children)?.split_whitespace() {
-            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
-                // it may have ended by itself
-                let _ = kill_process(child, signal);
-            }
+        kill_process(self.postmaster()?, signal)?;
+        for child in self.children()? {
+            // it may have ended by itself
+            let _ = kill_process(child, signal);
         }
         Ok(())
     }
 
     fn postmaster(&self) -> Result<Pid> {
-        let text = std::fs::read_to_string(self.data().join("postmaster.pid"))?;
-        let first = text.lines().next().and_then(|line| line.trim().parse().ok());
-        first.and_then(Pid::from_raw).context("postmaster.pid has no process id")
+        let id = self.server().as_ref().map(Child::id).context("the server does not run")?;
+        Pid::from_raw(id.try_into()?).context("the server has no process id")
+    }
+
+    fn children(&self) -> Result<Vec<Pid>> {
+        let path = format!("/proc/{0}/task/{0}/children", self.postmaster()?.as_raw_nonzero());
+        let text = std::fs::read_to_string(path)?;
+        Ok(text.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect())
     }
 
     pub fn port(&self) -> u16 {

@@ -251,6 +251,20 @@ impl Stage {
         Ok(())
     }
 
+    /// Waits until the operator has looked several times and so would have acted if it wanted to.
+    pub async fn several_passes(&self) -> Result<()> {
+        let before = self.metrics.passes.get();
+        eventually("several passes", LIMIT, || async {
+            Ok((self.metrics.passes.get() >= before + 4).then_some(()))
+        })
+        .await
+    }
+
+    /// How many requests other than reads the operator has made.
+    pub fn writes(&self) -> usize {
+        self.network.requests().iter().filter(|request| !request.starts_with("GET ")).count()
+    }
+
     /// Waits until nothing has changed for two seconds: what a change set in motion has ended.
     pub async fn settle(&self) -> Result<()> {
         eventually("the group settles", LIMIT, || async {

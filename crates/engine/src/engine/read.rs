@@ -107,7 +107,7 @@ impl Engine {
             }
             while at_table < *table {
                 let rest = packed.get(at..).unwrap_or_default();
-                at += self.layout.section_length(at_table, rest);
+                at += self.layout.skip(at_table, rest);
                 at_table += 1;
             }
             let rest = packed.get(at..).unwrap_or_default();

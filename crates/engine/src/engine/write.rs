@@ -3,7 +3,7 @@
 use super::{Changing, Commit, CommitSink, Engine};
 use crate::slot::Target;
 use crate::state::Pending;
-use crate::work::{Outcome, Work};
+use crate::work::{InPlace, Outcome, Work};
 use crate::{Committed, TransactError};
 use cachetier_model::{ChangeKind, RootKey, RowChange, Transaction};
 use std::time::Duration;
@@ -65,12 +65,15 @@ impl Engine {
         if before.is_none() && !known_absent {
             return Err(TransactError::NotLoaded);
         }
-        let work = Work::new(&self.schema, &self.layout, target.key, before);
-        let Outcome { rows, changes, packed } = work.run(transaction)?;
+        let Outcome { rows, changes, packed, in_place } =
+            self.work(target.key, before, transaction)?;
         if changes.is_empty() {
             return Ok(Some(Committed { sequence: 0, rows, awaits_backend: false }));
         }
-        let growth = packed.as_ref().map_or(0, |p| slot.growth_for(p.len()) + p.len());
+        let growth = match &packed {
+            Some(packed) if !in_place => slot.growth_for(packed.len()) + packed.len(),
+            _ => 0,
+        };
         if packed.is_some() && !self.memory.admits(growth + STATE_BYTES) {
             return Err(TransactError::MemoryFull);
         }
@@ -111,6 +114,22 @@ impl Engine {
             state.absent = packed.is_none();
         }
         Ok(Some(Committed { sequence, rows, awaits_backend }))
+    }
+
+    /// What the transaction makes of the instance.
+    fn work(
+        &self,
+        key: &RootKey,
+        before: Option<&[u8]>,
+        transaction: &Transaction,
+    ) -> Result<Outcome, TransactError> {
+        let (schema, layout) = (&*self.schema, &self.layout);
+        if let Some(packed) = before
+            && let Some(done) = InPlace::run(schema, layout, &self.rules, packed, transaction)?
+        {
+            return Ok(done);
+        }
+        Work::new(schema, layout, key, before).run(transaction)
     }
 
     /// Makes the packed instance (`None`: its absence) the visible one, and counts its rows.

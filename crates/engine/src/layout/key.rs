@@ -79,10 +79,9 @@ impl KeyShape {
         packed: &[u8],
         push: &mut impl FnMut(&[u8]),
     ) -> Option<()> {
-        let root = layout.root(packed)?;
         let mut scratch = Scratch::new();
         for (id, column_type) in &self.columns {
-            let value = column_type.canonical_ref(root.value(None, 0, *id, &mut scratch));
+            let value = column_type.canonical_ref(layout.root_value(packed, *id, &mut scratch));
             canonical_bytes(value, push)?;
         }
         Some(())

@@ -14,6 +14,7 @@ pub(crate) use view::View;
 use super::bits::BitWriter;
 use cachetier_model::{ColumnId, Row, TableSchema, Value};
 use column::{Group, TextColumn};
+use std::borrow::Borrow;
 use view::{Place, Run};
 
 const FLAG_NULLS: u8 = 1;
@@ -99,17 +100,17 @@ impl TableLayout {
     }
 
     /// Appends the section of these rows; each must have a value per column.
-    pub(super) fn encode(
+    pub(super) fn encode<R: Borrow<Row>>(
         &self,
-        rows: &[Row],
+        rows: &[R],
         root: Option<&Row>,
         out: &mut Vec<u8>,
     ) -> Result<(), Misfit> {
         let null = |row: &Row, id: &ColumnId| row.get(*id).is_none_or(Value::is_null);
-        let nulls = rows.iter().any(|row| self.nullable.iter().any(|id| null(row, id)));
+        let nulls = rows.iter().any(|row| self.nullable.iter().any(|id| null(row.borrow(), id)));
         let explicit = rows.iter().any(|row| {
             let implied = |here: &ColumnId, there: &ColumnId| {
-                row.get(*here) == root.and_then(|root| root.get(*there))
+                row.borrow().get(*here) == root.and_then(|root| root.get(*there))
             };
             !self.implied.iter().all(|(here, there)| implied(here, there))
         });
@@ -120,7 +121,7 @@ impl TableLayout {
         let mut bits = BitWriter::new(out);
         if nulls {
             for row in rows {
-                self.nullable.iter().for_each(|id| bits.push(u64::from(null(row, id)), 1));
+                self.nullable.iter().for_each(|id| bits.push(u64::from(null(row.borrow(), id)), 1));
             }
         }
         for group in self.groups(explicit) {

@@ -3,8 +3,8 @@
 //! One header byte per value, or per column when all rows agree: alphabet and length in
 //! characters. Digits take 3.3 bits each, capitals 4.7, numbers and dates 4, all else its bytes.
 
+use super::ascii::as_text;
 use super::bits::word;
-use smallvec::SmallVec;
 
 const RAW: u8 = 0;
 const DIGITS: u8 = 1;
@@ -149,7 +149,7 @@ fn pack_blocks(
 }
 
 /// Where the values of one column stand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TextSpan {
     /// The first value; its header when each has its own.
     at: u32,
@@ -229,11 +229,35 @@ pub(super) struct Packed<'a> {
     bytes: &'a [u8],
 }
 
-/// Room to unpack a text into.
-pub(crate) type Scratch = SmallVec<[u8; 64]>;
+/// Room to unpack a text into, reused from value to value.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    small: [u8; SMALL],
+    large: Vec<u8>,
+}
+
+const SMALL: usize = 64;
+
+impl Scratch {
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Self { small: [0; SMALL], large: Vec::new() }
+    }
+
+    /// So many bytes, with anything in them.
+    #[inline]
+    fn room(&mut self, length: usize) -> &mut [u8] {
+        if length > SMALL {
+            self.large.resize(length, 0);
+        }
+        let all = if length > SMALL { self.large.as_mut_slice() } else { &mut self.small };
+        all.get_mut(..length).unwrap_or_default()
+    }
+}
 
 impl<'a> Packed<'a> {
     /// As it lies there.
+    #[inline]
     pub(super) fn raw(self) -> &'a [u8] {
         self.bytes.get(..self.payload).unwrap_or_default()
     }
@@ -243,27 +267,58 @@ impl<'a> Packed<'a> {
         self.at
     }
 
-    /// The text's bytes, where they lie or unpacked into `scratch`.
-    #[inline]
-    pub(super) fn unpack<'s>(self, scratch: &'s mut Scratch) -> &'s [u8]
+    pub(super) fn bytes<'s>(self, scratch: &'s mut Scratch) -> &'s [u8]
     where
         'a: 's,
     {
-        let (length, packed) = (self.header.length as usize, self.bytes);
+        if self.header.alphabet == RAW { self.raw() } else { self.unpack(0, scratch).as_bytes() }
+    }
+
+    /// The text where it lies, or unpacked into `scratch`.
+    #[inline]
+    pub(super) fn text<'s>(self, scratch: &'s mut Scratch) -> &'s str
+    where
+        'a: 's,
+    {
         if self.header.alphabet == RAW {
-            return self.raw();
+            return std::str::from_utf8(self.raw()).unwrap_or_default();
         }
-        scratch.clear();
-        scratch.resize(length, 0);
+        self.unpack(0, scratch)
+    }
+
+    /// The text with spaces up to `length` characters.
+    pub(super) fn padded<'s>(self, length: usize, scratch: &'s mut Scratch) -> &'s str
+    where
+        'a: 's,
+    {
+        if self.header.alphabet != RAW {
+            return self.unpack(length, scratch);
+        }
+        let text = std::str::from_utf8(self.raw()).unwrap_or_default();
+        let missing = length.saturating_sub(text.chars().count());
+        let padded = scratch.room(text.len() + missing);
+        if let Some((to, padding)) = padded.split_at_mut_checked(text.len()) {
+            to.copy_from_slice(text.as_bytes());
+            padding.fill(b' ');
+        }
+        std::str::from_utf8(padded).unwrap_or_default()
+    }
+
+    /// A text of a packed alphabet; spaces follow up to `width`.
+    fn unpack(self, width: usize, scratch: &mut Scratch) -> &str {
+        let (length, packed) = (self.header.length as usize, self.bytes);
+        let all = scratch.room(length.max(width));
+        let Some((letters, padding)) = all.split_at_mut_checked(length) else { return "" };
+        padding.fill(b' ');
         match self.header.alphabet {
             DIGITS => {
-                for (number, digits) in scratch.chunks_mut(DIGIT_BLOCK).enumerate() {
+                for (number, digits) in letters.chunks_mut(DIGIT_BLOCK).enumerate() {
                     let size = DIGIT_BYTES.get(digits.len()).copied().unwrap_or(8);
                     write_digits(block_at(packed, number * 8, size), digits);
                 }
             }
             CAPITALS => {
-                for (number, letters) in scratch.chunks_mut(CAPITAL_BLOCK).enumerate() {
+                for (number, letters) in letters.chunks_mut(CAPITAL_BLOCK).enumerate() {
                     let size = CAPITAL_BYTES.get(letters.len()).copied().unwrap_or(8);
                     let mut block = block_at(packed, number * 8, size);
                     for letter in letters.iter_mut().rev() {
@@ -273,44 +328,25 @@ impl<'a> Packed<'a> {
                 }
             }
             _ => {
-                let letter = |n: u8| NIBBLE_ALPHABET.get(usize::from(n)).copied().unwrap_or(b'0');
-                let both = packed.iter().flat_map(|b| [letter(b & 15), letter(b >> 4)]);
-                scratch.iter_mut().zip(both).for_each(|(to, from)| *to = from);
+                for (at, letter) in letters.iter_mut().enumerate() {
+                    let both = packed.get(at / 2).copied().unwrap_or(0);
+                    let code = if at % 2 == 0 { both & 15 } else { both >> 4 };
+                    *letter = NIBBLE_ALPHABET.get(usize::from(code)).copied().unwrap_or(b'0');
+                }
             }
         }
-        scratch
-    }
-
-    /// The text with spaces up to `length` characters.
-    pub(super) fn unpack_padded<'s>(self, length: usize, scratch: &'s mut Scratch) -> &'s [u8]
-    where
-        'a: 's,
-    {
-        // packed alphabets are ASCII: bytes are characters
-        if self.header.alphabet != RAW {
-            self.unpack(scratch);
-            if scratch.len() < length {
-                scratch.resize(length, b' ');
-            }
-            return scratch;
-        }
-        scratch.clear();
-        scratch.extend_from_slice(self.raw());
-        let characters = std::str::from_utf8(scratch).unwrap_or_default().chars().count();
-        let missing = length.saturating_sub(characters);
-        scratch.resize(scratch.len() + missing, b' ');
-        scratch
+        as_text(all)
     }
 
     /// `text` packed to be written over this value; `None` when it takes another form.
-    pub(super) fn patch(self, text: &[u8]) -> Option<Scratch> {
+    pub(super) fn patch(self, text: &[u8]) -> Option<Vec<u8>> {
         let header = Header::of(text);
         if header != self.header {
             return None;
         }
         let mut out = Vec::with_capacity(self.payload);
         pack(&mut out, header, text);
-        Some(Scratch::from_vec(out))
+        Some(out)
     }
 }
 
@@ -358,7 +394,7 @@ mod tests {
         let span = TextSpan::begin(&bytes, 0);
         for (index, value) in values.iter().enumerate() {
             let packed = span.value(&bytes, span.advance(&bytes, span.start(), index));
-            assert_eq!(packed.unpack(&mut Scratch::new()), *value);
+            assert_eq!(packed.bytes(&mut Scratch::new()), *value);
             assert_eq!(packed.patch(value).unwrap().as_slice(), packed.raw());
         }
         assert_eq!(span.end(&bytes, values.len()), bytes.len() - 1);

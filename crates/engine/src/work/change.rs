@@ -2,9 +2,13 @@
 
 use super::{Work, by_primary_key, foreign_key};
 use crate::condition::Conditions;
+use crate::layout::Scratch;
 use crate::{EngineError, TransactError};
-use cachetier_model::{ColumnId, Condition, Row, TableId, TableSchema, Value};
+use cachetier_model::key::canonical_bytes;
+use cachetier_model::schema::ParentKey;
+use cachetier_model::{ColumnId, Condition, RootKey, Row, TableId, TableSchema, Value};
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 impl Work<'_> {
     pub(super) fn insert(
@@ -24,7 +28,7 @@ impl Work<'_> {
             Err(place) => {
                 self.parent_exists(operation, schema, &row)?;
                 if let Some(rows) = self.rows_mut(table) {
-                    rows.insert(place, row);
+                    rows.insert(place, Rc::new(row));
                 }
                 Ok(1)
             }
@@ -69,8 +73,8 @@ impl Work<'_> {
                 continue;
             }
             found += 1;
-            let old = old.clone();
-            let mut new = old.clone();
+            let old = Rc::clone(old);
+            let mut new = Row::clone(&old);
             for (id, value) in set {
                 let value = checked_cell(operation, schema, *id, value)?;
                 let Some((cell, column)) = new.get_mut(*id).zip(schema.columns.get(*id)) else {
@@ -124,7 +128,7 @@ impl Work<'_> {
             }
         }
         if let Some(row) = self.rows_mut(table).and_then(|rows| rows.get_mut(place)) {
-            *row = new;
+            *row = Rc::new(new);
         }
         Ok(())
     }
@@ -161,9 +165,10 @@ impl Work<'_> {
             .enumerate()
             .map(|(id, value)| checked_cell(operation, schema, id, value))
             .collect::<Result<Row, _>>()?;
-        match self.schema.root_key_of_row(table, &checked) {
-            Ok(key) if key == *self.key => Ok(checked),
-            _ => Err(TransactError::WrongInstance { operation, table: schema.name.clone() }),
+        if belongs(schema, &checked, self.key) {
+            Ok(checked)
+        } else {
+            Err(TransactError::WrongInstance { operation, table: schema.name.clone() })
         }
     }
 
@@ -177,13 +182,58 @@ impl Work<'_> {
         if key.columns.iter().any(|id| row.get(*id).is_none_or(Value::is_null)) {
             return Ok(());
         }
-        let references = |candidate: &Row| refers_to(schema, row, candidate);
-        if self.rows(parent).iter().any(references) {
-            Ok(())
-        } else {
-            Err(foreign_key(operation, schema))
+        let exists = match (self.tables.get(parent), self.packed) {
+            (Some(None), Some(packed)) => self.packed_parent_exists(packed, parent, key, row),
+            _ => self.rows(parent).iter().any(|candidate| refers_to(schema, row, candidate)),
+        };
+        if exists { Ok(()) } else { Err(foreign_key(operation, schema)) }
+    }
+
+    /// The same for a parent table that nothing was unpacked of.
+    fn packed_parent_exists(
+        &mut self,
+        packed: &[u8],
+        parent: TableId,
+        key: &ParentKey,
+        row: &Row,
+    ) -> bool {
+        let (layout, Some(schema)) = (self.layout, self.schema.table(parent)) else {
+            return false;
+        };
+        let Some(root) = layout.root(packed) else { return false };
+        let section = self.sections().map_or(&[][..], |sections| sections.get(parent));
+        let Some(view) = layout.view(parent, section) else { return false };
+        let above = (parent > 0).then_some(&root);
+        let mut scratch = Scratch::new();
+        (0..view.rows()).any(|number| {
+            key.columns.iter().zip(&key.parent_columns).all(|(here, there)| {
+                let (Some(value), Some(column)) = (row.get(*here), schema.column(*there)) else {
+                    return false;
+                };
+                let parent = view.value(above, number, *there, &mut scratch);
+                let order = column.column_type.compare_refs(value.as_value_ref(), parent);
+                order == Some(Ordering::Equal)
+            })
+        })
+    }
+}
+
+/// Whether the row's root key columns are this key.
+fn belongs(schema: &TableSchema, row: &Row, key: &RootKey) -> bool {
+    let mut rest = Some(&key.as_bytes()[..]);
+    for id in &schema.root_key {
+        let (Some(value), Some(column)) = (row.get(*id), schema.columns.get(*id)) else {
+            return false;
+        };
+        let value = column.column_type.canonical_ref(value.as_value_ref());
+        let whole = canonical_bytes(value, &mut |piece| {
+            rest = rest.and_then(|rest| rest.strip_prefix(piece));
+        });
+        if whole.is_none() {
+            return false;
         }
     }
+    rest.is_some_and(<[u8]>::is_empty)
 }
 
 /// Whether the child row's foreign key names the parent row.

@@ -6,6 +6,7 @@ use crate::TransactError;
 use crate::condition::Conditions;
 use cachetier_model::schema::ReferentialAction;
 use cachetier_model::{Condition, Row, TableId, Value};
+use std::rc::Rc;
 
 impl Work<'_> {
     pub(super) fn delete(
@@ -71,7 +72,9 @@ impl Work<'_> {
                     checked_cell(operation, schema, *id, &Value::Null)?;
                     let rows = self.rows_mut(child);
                     for (place, row) in rows.into_iter().flatten().enumerate() {
-                        if let (true, Some(cell)) = (places.contains(&place), row.get_mut(*id)) {
+                        if places.contains(&place)
+                            && let Some(cell) = Rc::make_mut(row).get_mut(*id)
+                        {
                             *cell = Value::Null;
                         }
                     }

@@ -1,8 +1,10 @@
 //! The net change per row: what the journal and the backend are told.
 
+use super::in_place::identical;
 use super::{Work, WorkTable, by_primary_key};
-use cachetier_model::{ChangeKind, ColumnId, Row, RowChange, TableId, TableSchema, Value};
+use cachetier_model::{ChangeKind, ColumnId, Row, RowChange, TableId, TableSchema};
 use std::cmp::Ordering;
+use std::rc::Rc;
 
 impl Work<'_> {
     /// Deletes children first, then inserts and updates parents first.
@@ -24,8 +26,8 @@ impl Work<'_> {
 fn compare(
     id: TableId,
     schema: &TableSchema,
-    before: &[Row],
-    after: &[Row],
+    before: &[Rc<Row>],
+    after: &[Rc<Row>],
     deletes: &mut Vec<RowChange>,
     others: &mut Vec<RowChange>,
 ) {
@@ -37,6 +39,7 @@ fn compare(
             (None, None) => return,
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
+            (Some(old), Some(new)) if Rc::ptr_eq(old, new) => Ordering::Equal,
             (Some(old), Some(new)) => by_primary_key(schema, old, new),
         };
         let old = if order.is_le() { before.next() } else { None };
@@ -44,6 +47,7 @@ fn compare(
         match (old, new) {
             (Some(old), None) => deletes.push(change(ChangeKind::Delete, old, Vec::new())),
             (None, Some(new)) => others.push(change(ChangeKind::Insert, new, Vec::new())),
+            (Some(old), Some(new)) if Rc::ptr_eq(old, new) => {}
             (Some(old), Some(new)) => {
                 let changed = changed_columns(old, new);
                 let key =
@@ -63,14 +67,6 @@ fn compare(
 
 fn changed_columns(old: &Row, new: &Row) -> Vec<ColumnId> {
     let cells = old.iter().zip(new).enumerate();
-    cells.filter(|(_, (a, b))| !identical(a, b)).map(|(id, _)| id).collect()
-}
-
-/// Equal bit for bit: a NaN is itself, and a negative zero is not zero.
-fn identical(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Float4(a), Value::Float4(b)) => a.to_bits() == b.to_bits(),
-        (Value::Float8(a), Value::Float8(b)) => a.to_bits() == b.to_bits(),
-        _ => a == b,
-    }
+    let changed = cells.filter(|(_, (a, b))| !identical(a.as_value_ref(), b.as_value_ref()));
+    changed.map(|(id, _)| id).collect()
 }

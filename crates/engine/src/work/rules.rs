@@ -4,7 +4,7 @@
 //! a further unique constraint) and those that depend on a foreign key to a table outside the
 //! group. They are answered after the backend accepted them.
 
-use cachetier_model::{ChangeKind, ColumnId, GroupSchema, Row, RowChange, Value};
+use cachetier_model::{ChangeKind, ColumnId, GroupSchema, Row, RowChange, TableId, Value};
 
 /// Per table: the column sets that matter, compiled from the schema.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ struct TableRules {
     unique: Vec<Vec<ColumnId>>,
     /// Foreign keys outside: relied on by an insert and by an update of their columns.
     external: Vec<Vec<ColumnId>>,
+    /// Per column: no key of the group is made of it.
+    plain: Vec<bool>,
 }
 
 impl Rules {
@@ -37,6 +39,7 @@ impl Rules {
                 rows: id == 0 || !table.root_key.iter().all(|c| table.primary_key.contains(c)),
                 unique,
                 external: table.external_keys.iter().map(|key| key.columns.clone()).collect(),
+                plain: (0..table.columns.len()).map(|c| !in_a_key(schema, id, c)).collect(),
             }
         };
         Self {
@@ -51,6 +54,11 @@ impl Rules {
             ChangeKind::Insert | ChangeKind::Delete => true,
             ChangeKind::Update => change.changed.iter().any(|c| self.lookup_columns.contains(c)),
         })
+    }
+
+    /// Whether the column is part of no primary, root or foreign key within the group.
+    pub(crate) fn is_plain(&self, table: TableId, column: ColumnId) -> bool {
+        self.tables.get(table).and_then(|t| t.plain.get(column)).copied().unwrap_or(false)
     }
 
     pub(crate) fn awaits_backend(&self, changes: &[RowChange]) -> bool {
@@ -73,6 +81,16 @@ impl TableRules {
             }
         }
     }
+}
+
+fn in_a_key(schema: &GroupSchema, id: TableId, column: ColumnId) -> bool {
+    let Some(table) = schema.table(id) else { return true };
+    let names = |columns: &[ColumnId]| columns.contains(&column);
+    let below = schema.children(id).filter_map(|child| schema.table(child)?.parent_key.as_ref());
+    names(&table.primary_key)
+        || names(&table.root_key)
+        || table.parent_key.as_ref().is_some_and(|key| names(&key.columns))
+        || below.into_iter().any(|key| names(&key.parent_columns))
 }
 
 /// A key with a NULL in it constrains nothing.

@@ -7,9 +7,10 @@ use cachetier_engine::{Engine, EngineOptions};
 use cachetier_journal::Watermarks;
 use cachetier_model::{GroupSchema, RootKey, SlotSet};
 use cachetier_write_through::{Claim, WriteThrough, WriteThroughOptions};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use super::Stop;
+use crate::aside::Aside;
 use crate::core::Core;
 use crate::decisions::Decisions;
 use crate::load::Tickets;
@@ -19,6 +20,11 @@ use crate::rejects::RejectAccount;
 use crate::restore::{Annulled, JournalReplay, Restored, Tail};
 use crate::shared::Shared;
 use crate::status::Problem;
+
+/// Calls that may wait for each place of `bypass.maxConcurrent`.
+const BYPASS_WAITING_PER_PLACE: usize = 16;
+/// Callers that may wait at once for what the lanes told.
+const QUESTIONS_MAX: usize = 16;
 
 /// Makes the core, replays the journal's tail into it, and starts what runs beside it.
 pub(super) async fn build(
@@ -52,13 +58,16 @@ pub(super) async fn build(
         staged_after,
         shared.shutdown.clone(),
     );
-    let restored = restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
+    let mut restored =
+        restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
     // before the lanes run: a start that fails here must leave nothing that writes
     if shared.notebook.schema()?.map(|s| s.version()) != Some(schema_version) {
         shared.notebook.set_schema(&schema).await?;
     }
     let reads = shared.config.backend.max_connections;
     let workers = reads.saturating_sub(u32::from(shared.config.write_through.lanes)).max(1);
+    let (questions, asked) = mpsc::channel(QUESTIONS_MAX);
+    let bypass_max = shared.config.bypass.max_concurrent.max(1) as usize;
     let core = Arc::new(Core {
         shared: Arc::clone(shared),
         schema: Arc::clone(&schema),
@@ -72,9 +81,11 @@ pub(super) async fn build(
         token: std::sync::OnceLock::new(),
         rejects: RejectAccount::default(),
         suspected: parking_lot::Mutex::default(),
-        bypass: tokio::sync::Semaphore::new(shared.config.bypass.max_concurrent.max(1) as usize),
+        bypass: tokio::sync::Semaphore::new(bypass_max),
+        bypass_waiting: tokio::sync::Semaphore::new(bypass_max * BYPASS_WAITING_PER_PLACE),
+        aside: Aside::new(std::mem::take(&mut restored.aside), questions),
     });
-    shared.spawn("flush-events", Arc::clone(&core).follow_lanes(events));
+    shared.spawn("flush-events", Arc::clone(&core).follow_lanes(events, asked));
     let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
     begin_serving(shared, held);
     match claim {
@@ -130,16 +141,45 @@ pub(super) async fn attach(core: &Arc<Core>, claim: Claim) {
     let quarantined: HashSet<RootKey> = claim.quarantined.iter().cloned().collect();
     quarantined.iter().for_each(|key| core.engine.quarantine(key));
     core.lanes.quarantine(&claim.quarantined);
-    for key in core.suspected.lock().drain().filter(|key| !quarantined.contains(key)) {
-        // resolved since the journal noted it
-        core.engine.forget(&key);
-    }
+    core.suspected.lock().retain(|key| !quarantined.contains(key));
     let _first = core.token.set(claim.token);
     core.lanes.claimed(claim);
-    core.note_slots().await;
+    if let Err(error) = core.note_slots(&SlotSet::empty()).await {
+        tracing::warn!(node = %core.shared.node.name, reason = %error, "slots held not noted");
+    }
+    clear_suspects(core);
     core.rejects.changed();
     // wakes the slot mover, which had no token before
     core.shared.slots.apply(|_| ());
+}
+
+/// Instances that the journal calls quarantined and the backend does not: their rejects were
+/// resolved since. Each is forgotten, and read again, once nothing of it is queued any more.
+fn clear_suspects(core: &Arc<Core>) {
+    if core.suspected.lock().is_empty() {
+        return;
+    }
+    let core = Arc::clone(core);
+    tokio::spawn(async move {
+        let mut marks = core.lanes.watch();
+        loop {
+            marks.mark_unchanged();
+            let queued =
+                |key: &RootKey| core.lanes.backlog_of(&std::iter::once(key.slot()).collect()) > 0;
+            let settled: Vec<RootKey> =
+                core.suspected.lock().extract_if(|key| !queued(key)).collect();
+            for key in &settled {
+                core.engine.forget(key);
+            }
+            if core.suspected.lock().is_empty() {
+                return;
+            }
+            tokio::select! {
+                () = core.shared.shutdown.cancelled() => return,
+                changed = marks.changed() => if changed.is_err() { return },
+            }
+        }
+    });
 }
 
 /// The synced position as the lanes want it (R1), and the journal's end.

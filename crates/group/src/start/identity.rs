@@ -9,6 +9,7 @@ use cachetier_write_through::{Claim, ClaimRequest};
 use uuid::Uuid;
 
 use super::Stop;
+use crate::end::FORGOTTEN;
 use crate::error::GroupError;
 use crate::notebook::{BackendHome, ClaimNote, Home};
 use crate::shared::Shared;
@@ -22,7 +23,11 @@ pub(crate) async fn check_home(shared: &Arc<Shared>) -> Result<(), GroupError> {
     };
     match shared.notebook.home()? {
         None => shared.notebook.set_home(&ours).await?,
-        Some(home) if home.group_uid == ours.group_uid && home.node == ours.node => {}
+        Some(home) if home.group_uid == ours.group_uid && home.node == ours.node => {
+            if shared.notebook.left() {
+                shared.retire("GroupForgotten", FORGOTTEN);
+            }
+        }
         Some(home) => shared.fence(
             "ForeignJournal",
             &format!(
@@ -102,7 +107,7 @@ pub(super) async fn claim(shared: &Arc<Shared>, schema: &GroupSchema) -> Result<
         lanes: shared.config.write_through.lanes.max(1),
         epoch: shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0),
         tables: schema.tables.iter().map(|t| t.name.clone()).collect(),
-        accept_lost_journal: false,
+        accept_lost_journal: shared.notebook.lost_journal()?,
     };
     let claim = shared.backend.claim(request).await?;
     let note = ClaimNote { token: Some(claim.token), attempt: None };

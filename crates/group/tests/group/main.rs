@@ -7,9 +7,11 @@
     reason = "tests"
 )]
 
+mod answers;
 mod basics;
 mod disks;
 mod faults;
+mod histories;
 mod loads;
 mod moves;
 mod postgres;

@@ -7,25 +7,28 @@ use std::time::Duration;
 use cachetier_group::{
     AnswerWhen, Group, GroupError, KeySelector, Peers, Phase, ReadCall, Status, TransactCall,
 };
-use cachetier_model::node_config::TopologySource;
+use cachetier_model::node_config::{NodeConfig, TopologySource};
 use cachetier_model::{ReadPlan, Topology, Transaction};
 
 use crate::basics::compare;
 use crate::scene::{InProcess, Node, Scene, entries, lookup, place_of, root, set_place};
 
-struct Cluster {
-    scene: Scene,
-    peers: Arc<InProcess>,
-    nodes: Vec<(Node, Arc<Group>)>,
+pub struct Cluster {
+    pub scene: Scene,
+    pub peers: Arc<InProcess>,
+    pub nodes: Vec<(Node, Arc<Group>)>,
 }
 
 impl Cluster {
-    async fn new(accounts: i64) -> Self {
+    pub async fn new(accounts: i64) -> Self {
         Self { scene: Scene::new(accounts).await, peers: Arc::default(), nodes: Vec::new() }
     }
 
-    async fn add(&mut self, name: &str) -> usize {
-        let mut config = self.scene.config(name);
+    pub async fn add(&mut self, name: &str) -> usize {
+        self.add_with(self.scene.config(name), name).await
+    }
+
+    pub async fn add_with(&mut self, mut config: NodeConfig, name: &str) -> usize {
         config.topology = TopologySource::Operator;
         let peers: Arc<dyn Peers> = self.peers.clone();
         let node = Node::start(config, name, peers).await.unwrap();
@@ -36,13 +39,13 @@ impl Cluster {
         self.nodes.len() - 1
     }
 
-    async fn push(&self, topology: &Topology) {
+    pub async fn push(&self, topology: &Topology) {
         for (node, _) in &self.nodes {
             node.group.apply_topology(topology.clone()).await.unwrap();
         }
     }
 
-    async fn settled(&self, topology: &Topology) {
+    pub async fn settled(&self, topology: &Topology) {
         for (node, _) in &self.nodes {
             let assigned = topology.slots_of(&node.group.node().name).len() as u32;
             let settled = |s: &Status| s.slots_serving == assigned && s.slots_leaving == 0;

@@ -9,7 +9,7 @@ use cachetier_group::{
     AnswerWhen, Group, GroupError, GroupOptions, KeySelector, PeerError, Peers, ReadCall,
     ReadOutcome, Released, Status, TransactCall, Transacted,
 };
-use cachetier_journal::file_system::FaultyFileSystem;
+use cachetier_journal::file_system::{FaultyFileSystem, RealFileSystem};
 use cachetier_model::node_config::{
     BackendConfig, BypassConfig, Durability, GroupIdentity, JournalConfig, ListenConfig,
     MemoryConfig, NodeConfig, PreloadConfig, TableConfig, TopologySource, WriteThroughConfig,
@@ -175,6 +175,19 @@ impl Node {
         let disk = Arc::new(disk.clone());
         let group = Group::start_with(options, Arc::new(backend), disk, stop.clone()).await?;
         Ok(Self { group, stop })
+    }
+
+    /// A node whose lanes and reads wait only so long for a locked row.
+    pub async fn impatient(config: NodeConfig, name: &str, lock_timeout: Duration) -> Self {
+        let stop = CancellationToken::new();
+        let options =
+            PostgresOptions { lock_timeout, ..PostgresOptions::from_config(&config, name) };
+        let backend = Arc::new(PostgresBackend::new(options).unwrap());
+        let options =
+            GroupOptions { config, node: entry(name), peers: Arc::new(cachetier_group::NoPeers) };
+        let disk = Arc::new(RealFileSystem);
+        let group = Group::start_with(options, backend, disk, stop.clone()).await.unwrap();
+        Self { group, stop }
     }
 
     /// Waits for a condition of the status; fails with the status after a minute.

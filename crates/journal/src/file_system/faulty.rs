@@ -139,6 +139,14 @@ impl FaultyFileSystem {
         self.disk.lock().next_life();
     }
 
+    /// Another disk with the same content: the volume was copied. No process has it open, and it
+    /// has no faults.
+    pub fn copy(&self) -> Self {
+        let mut disk = self.disk.lock().clone();
+        disk.next_life();
+        Self { disk: Arc::new(Mutex::new(disk)), ..Self::new() }
+    }
+
     /// Content of a file as it would be read now.
     pub fn content(&self, path: &Path) -> Option<Vec<u8>> {
         self.disk.lock().content(path)

@@ -3,7 +3,7 @@
 //! The rules are the backend's assignment rules: `char(n)` is padded, spaces beyond the length of
 //! a `varchar(n)` are cut, a `numeric(p,s)` is rounded to its scale, `jsonb` is normalised.
 
-use super::{ColumnType, Value, ValueError, calendar, decimal, json};
+use super::{Array, ColumnType, Interval, Network, Value, ValueError, calendar, decimal, json};
 
 impl ColumnType {
     /// The value as a column of this type stores it, or why it cannot. NULL passes.
@@ -59,6 +59,15 @@ impl ColumnType {
                 json::validate(text).then(|| text.into()).ok_or_else(|| self.syntax())
             }
             ColumnType::Jsonb => json::normalise(text).map(Into::into).ok_or_else(|| self.syntax()),
+            ColumnType::Interval => {
+                Interval::parse(text).map(|i| i.format().into()).ok_or_else(|| self.syntax())
+            }
+            ColumnType::Inet => {
+                Network::parse(text).map(|n| n.format().into()).ok_or_else(|| self.syntax())
+            }
+            ColumnType::Array { element } => {
+                Array::parse(element, text).map(|array| array.format(element).into())
+            }
             ColumnType::Enum { labels, .. } => labels
                 .iter()
                 .any(|l| l == text)

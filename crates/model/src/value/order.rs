@@ -1,7 +1,7 @@
 //! Order and equality of values, as the backend defines them (text: by bytes, see
 //! [`super::Comparability`]).
 
-use super::{ColumnType, Value, ValueRef, decimal};
+use super::{Array, ColumnType, Interval, Network, Value, ValueRef, decimal};
 use std::cmp::Ordering;
 
 impl ColumnType {
@@ -38,6 +38,12 @@ impl ColumnType {
             ColumnType::Enum { labels, .. } => {
                 let rank = |text: &str| labels.iter().position(|l| l == text);
                 Some(rank(a)?.cmp(&rank(b)?))
+            }
+            ColumnType::Interval => Some(Interval::parse(a)?.compare(Interval::parse(b)?)),
+            ColumnType::Inet => Some(Network::parse(a)?.compare(Network::parse(b)?)),
+            ColumnType::Array { element } => {
+                let array = |text| Array::parse(element, text).ok();
+                array(a)?.compare(&array(b)?, element)
             }
             _ => Some(a.cmp(b)),
         }

@@ -29,6 +29,9 @@ impl ColumnType {
             | ColumnType::Text
             | ColumnType::Json
             | ColumnType::Jsonb
+            | ColumnType::Interval
+            | ColumnType::Inet
+            | ColumnType::Array { .. }
             | ColumnType::Enum { .. } => Some(Value::Text(text.into())),
         };
         self.check(&value.ok_or_else(|| self.syntax())?)

@@ -22,8 +22,9 @@ pub struct ClaimRequest {
     pub epoch: u64,
     /// Names of the cached tables.
     pub tables: Vec<String>,
-    /// An administrator's word that the content of a lost journal may be given up.
-    pub accept_lost_journal: bool,
+    /// An administrator's word that what this journal held and the backend does not have is lost,
+    /// and that the claiming one takes its place.
+    pub accept_lost_journal: Option<String>,
 }
 
 /// What a claim found and set.
@@ -70,9 +71,27 @@ pub struct TakeoverRequest {
     /// Version of the topology that gives the slots to this node.
     pub epoch: u64,
     pub slots: SlotSet,
-    /// Owners that answered that these slots are refused and flushed there; only theirs, and
-    /// those that nobody owns, are taken.
-    pub released: Vec<(String, SlotSet)>,
+    /// What owners let go; only that, and what nobody owns, is taken.
+    pub released: Vec<Release>,
+}
+
+/// An owner answered that these slots are refused and flushed there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Release {
+    pub node: String,
+    pub slots: SlotSet,
+    /// How far each of its lanes was in the backend when it answered, by number. A writer row that
+    /// holds less says that the backend lost commits since: those slots are not taken. Empty when
+    /// the owner did not say.
+    pub positions: Vec<u64>,
+}
+
+/// A node leaves its group for good.
+#[derive(Clone, Debug)]
+pub struct Leave {
+    pub group_uid: String,
+    pub node: String,
+    pub token: u64,
 }
 
 /// Which slots are ours now.

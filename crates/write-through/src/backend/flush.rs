@@ -44,6 +44,8 @@ pub struct FlushRequest<'a> {
     pub rejects: Vec<NewReject>,
     /// Wait for the log at commit.
     pub synced_commit: bool,
+    /// Give up on locked rows soon.
+    pub hasty: bool,
 }
 
 impl FlushRequest<'_> {

@@ -3,7 +3,9 @@
 //! Pure: takes the rows as they stand under the group's lock, answers what they must become. The
 //! database side runs it inside its transaction, the double under its mutex.
 
-use crate::backend::claim::{ClaimRequest, LaneChange, LaneClaim, SlotHolder, TakeoverRequest};
+use crate::backend::claim::{
+    ClaimRequest, LaneChange, LaneClaim, Leave, Release, SlotHolder, TakeoverRequest,
+};
 use crate::error::{BackendError, Reason};
 use crate::queue::lane_of;
 use cachetier_model::SlotSet;
@@ -44,10 +46,11 @@ pub(crate) fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, Bac
     let empty = mine.iter().all(|w| w.slots.is_empty());
     if first.journal != request.journal {
         // a node that owned nothing any more may come back with a new volume
-        if request.accept_lost_journal || (empty && request.held_token.is_none()) {
+        let accepted = request.accept_lost_journal.as_ref() == Some(&first.journal);
+        if accepted || (empty && request.held_token.is_none()) {
             return Ok(found);
         }
-        return Err(foreign_journal(request, first));
+        return Err(foreign_journal(request, mine));
     }
     if request.held_token == Some(found) || first.attempt == request.attempt {
         return Ok(found);
@@ -66,13 +69,19 @@ fn missing_rows(request: &ClaimRequest, held: u64) -> BackendError {
     )
 }
 
-fn foreign_journal(request: &ClaimRequest, found: &Writer) -> BackendError {
+fn foreign_journal(request: &ClaimRequest, mine: &[&Writer]) -> BackendError {
+    let found = mine.first().map(|w| w.journal.as_str()).unwrap_or_default();
+    let position = mine.iter().map(|w| w.position).min().unwrap_or_default();
+    let slots: usize = mine.iter().map(|w| w.slots.len()).sum();
     refuse(
         Reason::ForeignJournal,
         format!(
-            "node {} writes from journal {}, this volume holds journal {}; bring the old volume \
-             back, or accept explicitly that its unflushed writes are lost",
-            request.node, found.journal, request.journal
+            "node {node} writes from journal {found}, this volume holds journal {here}; bring the \
+             old volume back. If it is lost for good, what it acknowledged for its {slots} slots \
+             after position {position} is lost with it: accept that explicitly with `cachectl \
+             accept-loss {node} --journal {found}`",
+            node = request.node,
+            here = request.journal,
         ),
     )
 }
@@ -189,8 +198,8 @@ pub(crate) fn plan_takeover(
         let mut taken = request.slots.clone();
         taken.intersect_with(&theirs.slots);
         let mut kept = taken.clone();
-        let released = request.released.iter().filter(|(node, _)| *node == theirs.node);
-        released.for_each(|(_, slots)| kept.subtract(slots));
+        let released = request.released.iter().filter(|r| r.node == theirs.node);
+        released.for_each(|release| kept.subtract(&let_go(release, all)));
         taken.subtract(&kept);
         owned.subtract(&kept);
         if let Some(writer) = all.iter().find(|w| w.node == theirs.node) {
@@ -215,6 +224,31 @@ pub(crate) fn plan_takeover(
         }
     }
     Ok(TakeoverPlan { owned, held, rows })
+}
+
+/// The slots of a release that its node's rows bear out: where a row holds less than the node had
+/// confirmed, the backend lost commits that the node will send again first.
+fn let_go(release: &Release, all: &[Writer]) -> SlotSet {
+    let mut slots = release.slots.clone();
+    for writer in all.iter().filter(|w| w.node == release.node) {
+        let said = release.positions.get(usize::from(writer.lane));
+        let same_map = release.positions.len() == usize::from(writer.lanes);
+        let behind = !same_map || said.is_some_and(|said| writer.position < *said);
+        if !release.positions.is_empty() && behind {
+            slots.subtract(&writer.slots);
+        }
+    }
+    slots
+}
+
+/// Whether a node may leave, and who still holds slots beside it.
+pub(crate) fn plan_leave(leave: &Leave, all: &[Writer]) -> Result<Vec<String>, BackendError> {
+    if all.iter().any(|w| w.node == leave.node && w.token != leave.token) {
+        return Err(fenced("leave the group"));
+    }
+    let others = holders(all).into_iter();
+    let others = others.filter(|h| h.node != leave.node && !h.slots.is_empty());
+    Ok(others.map(|h| h.node).collect())
 }
 
 /// Each node with its slots.
@@ -250,7 +284,7 @@ mod tests {
             lanes: 1,
             epoch: 1,
             tables: Vec::new(),
-            accept_lost_journal: false,
+            accept_lost_journal: None,
         }
     }
 
@@ -291,7 +325,9 @@ mod tests {
         fresh.journal = "new".to_owned();
         assert_eq!(reason(&fresh, &writer(5, SlotSet::full())), Reason::ForeignJournal);
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::empty())]).unwrap(), 5);
-        fresh.accept_lost_journal = true;
+        let other = ClaimRequest { accept_lost_journal: Some("x".to_owned()), ..fresh.clone() };
+        assert_eq!(reason(&other, &writer(5, SlotSet::full())), Reason::ForeignJournal);
+        fresh.accept_lost_journal = Some("j".to_owned());
         assert_eq!(admit(&fresh, &[&writer(5, SlotSet::full())]).unwrap(), 5);
     }
 
@@ -333,7 +369,11 @@ mod tests {
             token: 1,
             epoch: 2,
             slots: set(&[1, 2, 8]),
-            released: vec![("n".to_owned(), set(&[2, 3]))],
+            released: vec![Release {
+                node: "n".to_owned(),
+                slots: set(&[2, 3]),
+                positions: vec![7],
+            }],
         };
         let plan = plan_takeover(&request, &all).unwrap();
         assert_eq!(plan.owned, set(&[2, 8]));
@@ -343,5 +383,51 @@ mod tests {
         assert_eq!(plan_takeover(&stale, &all).err().unwrap().reason, Reason::StaleTopology);
         let fenced = TakeoverRequest { token: 9, ..request };
         assert_eq!(plan_takeover(&fenced, &all).err().unwrap().reason, Reason::Fenced);
+    }
+
+    #[test]
+    fn r23_slots_are_not_taken_from_a_row_that_lost_what_its_owner_had_flushed() {
+        let mut me = writer(1, SlotSet::empty());
+        me.node = "me".to_owned();
+        let lane = |lane, position| {
+            let slots = SlotSet::full().iter().filter(|s| lane_of(*s, 2) == lane).collect();
+            Writer { lanes: 2, lane, position, ..writer(3, slots) }
+        };
+        let taken = |rows: [Writer; 2], positions: &[u64]| {
+            let all = [rows.as_slice(), &[me.clone()]].concat();
+            let released = Release {
+                node: "n".to_owned(),
+                slots: SlotSet::full(),
+                positions: positions.to_vec(),
+            };
+            let request = TakeoverRequest {
+                group_uid: "u".to_owned(),
+                node: "me".to_owned(),
+                token: 1,
+                epoch: 2,
+                slots: SlotSet::full(),
+                released: vec![released],
+            };
+            plan_takeover(&request, &all).unwrap().owned
+        };
+        let as_said = [lane(0, 7), lane(1, 9)];
+        assert_eq!(taken(as_said.clone(), &[7, 9]), SlotSet::full());
+        assert_eq!(taken(as_said.clone(), &[]), SlotSet::full(), "a node that does not say");
+        let went_back = [lane(0, 7), lane(1, 8)];
+        assert_eq!(taken(went_back, &[7, 9]), as_said[0].slots, "lane 1 sends again first");
+        assert!(taken(as_said, &[7]).is_empty(), "said under another lane map");
+    }
+
+    #[test]
+    fn a_group_is_forgotten_by_the_last_of_its_nodes_that_held_slots() {
+        let leave = Leave { group_uid: "u".to_owned(), node: "n".to_owned(), token: 3 };
+        let other = |slots| Writer { node: "other".to_owned(), ..writer(8, slots) };
+        let mine = writer(3, SlotSet::full());
+        let left = |all: &[Writer]| plan_leave(&leave, all).unwrap();
+        assert_eq!(left(&[mine.clone(), other(SlotSet::full())]), ["other"]);
+        assert!(left(&[mine, other(SlotSet::empty())]).is_empty());
+        assert!(left(&[]).is_empty(), "our own lost answer");
+        let fenced = plan_leave(&leave, &[writer(4, SlotSet::empty())]).unwrap_err();
+        assert_eq!(fenced.reason, Reason::Fenced);
     }
 }

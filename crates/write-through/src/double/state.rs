@@ -2,12 +2,12 @@
 
 use super::store::Store;
 use crate::backend::claim::{
-    Claim, ClaimRequest, LaneChange, LaneClaim, Takeover, TakeoverRequest,
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, Takeover, TakeoverRequest,
 };
 use crate::backend::flush::{FlushOutcome, FlushRequest, WriterId, WriterRow};
 use crate::backend::load::KeyRange;
 use crate::backend::ownership::{
-    Writer, admit, fresh_lanes, plan_lane_change, plan_takeover, tables_claimed,
+    Writer, admit, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
 };
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
@@ -38,6 +38,8 @@ pub struct Faults {
     pub breaks: VecDeque<Break>,
     /// A trigger's own opinion.
     pub refuse: Option<Refusal>,
+    /// Says of a statement that somebody holds a lock on one of its rows.
+    pub locked: Option<Refusal>,
     /// A statement on more rows than this takes too long.
     pub rows_in_time: Option<usize>,
     /// Whoever changes the lane map finds no connection.
@@ -230,6 +232,19 @@ impl State {
         Ok(Some(lanes))
     }
 
+    pub fn leave(&mut self, leave: &Leave) -> Result<Vec<String>, BackendError> {
+        let others = plan_leave(leave, &self.writers_of(&leave.group_uid))?;
+        if others.is_empty() {
+            self.forget(&leave.group_uid);
+            return Ok(others);
+        }
+        let mut data = self.data.clone();
+        let writers = data.writers.entry(leave.group_uid.clone()).or_default();
+        writers.retain(|w| w.node != leave.node);
+        self.commit(data, true);
+        Ok(others)
+    }
+
     pub fn forget(&mut self, group_uid: &str) {
         let mut data = self.data.clone();
         data.writers.remove(group_uid);
@@ -286,9 +301,10 @@ impl State {
             return Err(error);
         }
         if self.faults.rows_in_time.is_some_and(|max| statement.rows.len() > max) {
-            let mut error = BackendError::new("flush", Reason::BackendBusy, "statement timeout");
-            error.sqlstate = Some("57014".into());
-            return Err(error);
+            return Err(self.held(statement, "57014"));
+        }
+        if self.faults.locked.as_ref().is_some_and(|locked| locked(statement)) {
+            return Err(self.held(statement, "55P03"));
         }
         let affected = store.run(&self.schema, statement)?;
         if affected == statement.rows.len() as u64 {
@@ -296,6 +312,13 @@ impl State {
         }
         let message = "rows affected are not rows sent";
         Err(BackendError::new("flush", Reason::RowCountMismatch, message))
+    }
+
+    fn held(&self, statement: &Statement<'_>, sqlstate: &str) -> BackendError {
+        let mut error = BackendError::new("flush", Reason::BackendBusy, "the statement timed out");
+        error.sqlstate = Some(sqlstate.into());
+        error.table = self.schema.table(statement.table).map(|t| t.name.as_str().into());
+        error
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn request<'a>(
         refused
     })?;
     let rejects = sorted.following.iter().map(|p| set_aside(p, None)).collect();
-    Ok(FlushRequest { fence, next, waves, rejects, synced_commit })
+    Ok(FlushRequest { fence, next, waves, rejects, synced_commit, hasty: false })
 }
 
 pub(super) fn set_aside(pending: &Pending, cause: Option<&BackendError>) -> NewReject {

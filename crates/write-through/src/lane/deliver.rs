@@ -20,11 +20,17 @@ use tokio::time::Instant;
 /// this much later: another lane may carry the change that makes room for it.
 const OTHER_LANES_WAIT: Duration = Duration::from_secs(5);
 
+/// A batch that is held up is taken apart into this many: of a thousand transactions the held one is
+/// found with three more timeouts, and all parts before it pass at once.
+const HELD_PARTS: usize = 16;
+
 /// What an attempt left to do.
-enum Step {
+pub(super) enum Step {
     Settled,
-    Split(Segment, Segment),
+    Split(Vec<Segment>),
     Again(Segment),
+    /// One transaction whose row stays locked.
+    Held(Segment, BackendError),
     Rewound(Segment, u64),
 }
 
@@ -71,7 +77,7 @@ impl Lane {
                     self.position_moved(&[], upto, synced);
                     return Ok(());
                 }
-                Sent::Changed | Sent::Held => {}
+                Sent::Changed | Sent::Held(_) => {}
                 Sent::Rewound { to } => return self.rewind(Vec::new(), to).await,
                 Sent::Refused(error) => self.wait_out(&error).await?,
             }
@@ -105,10 +111,14 @@ impl Lane {
                 }
                 return Ok(());
             };
-            match self.attempt(segment).await? {
+            let step = match self.attempt(segment).await? {
+                Step::Held(segment, error) => self.let_pass(segment, error, &mut stack).await?,
+                step => step,
+            };
+            match step {
                 Step::Settled => {}
-                Step::Again(segment) => stack.push(segment),
-                Step::Split(first, second) => stack.extend([second, first]),
+                Step::Again(segment) | Step::Held(segment, _) => stack.push(segment),
+                Step::Split(parts) => stack.extend(parts.into_iter().rev()),
                 Step::Rewound(segment, to) => {
                     stack.push(segment);
                     stack.retain(|s| !s.resent);
@@ -130,10 +140,11 @@ impl Lane {
         let next = segment.last_sequence();
         let synced = self.wants_synced_commit(&sorted.kept);
         let schema = std::sync::Arc::clone(&self.shared.schema);
-        let request = match request(&schema, self.fence(), next, &sorted, synced) {
+        let mut request = match request(&schema, self.fence(), next, &sorted, synced) {
             Ok(request) => request,
             Err(refused) => return self.refused(segment, &sorted, refused).await,
         };
+        request.hasty = segment.hasty;
         let started = Instant::now();
         let tries = if segment.held { 1 } else { HELD_TRIES };
         match self.send(&request, tries).await? {
@@ -153,14 +164,13 @@ impl Lane {
                 Ok(Step::Settled)
             }
             Sent::Refused(error) => self.refused(segment, &sorted, error).await,
-            // what stands before the row that is held passes; the row itself is tried for ever,
-            // since the position can pass nothing
-            Sent::Held if segment.entries.len() > 1 => {
-                let (first, second) = segment.halves();
-                let (first, second) = (first.held_before(), second.held_before());
-                Ok(Step::Split(first, second))
+            Sent::Held(_) if segment.entries.len() > 1 => {
+                let parts = segment.parts(HELD_PARTS).into_iter();
+                Ok(Step::Split(parts.map(Segment::held_before).collect()))
             }
-            Sent::Changed | Sent::Held => Ok(Step::Again(segment)),
+            Sent::Held(error) if segment.hasty => Ok(Step::Held(segment, error)),
+            Sent::Held(_) => Ok(Step::Again(Segment { hasty: true, held: true, ..segment })),
+            Sent::Changed => Ok(Step::Again(segment)),
             Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
         }
     }
@@ -172,8 +182,7 @@ impl Lane {
         error: BackendError,
     ) -> Result<Step, Ended> {
         if segment.entries.len() > 1 {
-            let (first, second) = segment.halves();
-            return Ok(Step::Split(first, second));
+            return Ok(Step::Split(segment.halves()));
         }
         let Some(refused) = sorted.kept.first() else {
             // only a follower of a reject: the bookkeeping itself refuses, which a human must see
@@ -208,12 +217,12 @@ impl Lane {
                 self.wait_out(&trouble).await?;
                 Ok(Step::Again(segment))
             }
-            Sent::Changed | Sent::Held => Ok(Step::Again(segment)),
+            Sent::Changed | Sent::Held(_) => Ok(Step::Again(segment)),
             Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
         }
     }
 
-    async fn report_refusal(&mut self, refused: &Pending, error: &BackendError) {
+    pub(super) async fn report_refusal(&mut self, refused: &Pending, error: &BackendError) {
         let (lane, key) = (self.writer.lane, refused.key.clone());
         let sequence = refused.sequence;
         tracing::warn!(
@@ -248,17 +257,24 @@ impl Lane {
     }
 
     /// A request without rows: moves the position, and sets aside what is given.
-    fn bare_request<'a>(
+    pub(super) fn bare_request<'a>(
         &self,
         next: u64,
         rejects: Vec<crate::backend::flush::NewReject>,
     ) -> FlushRequest<'a> {
         let synced_commit = self.wants_synced_commit(&[]);
-        FlushRequest { fence: self.fence(), next, waves: Vec::new(), rejects, synced_commit }
+        FlushRequest {
+            fence: self.fence(),
+            next,
+            waves: Vec::new(),
+            rejects,
+            synced_commit,
+            hasty: false,
+        }
     }
 
     /// Tells the group first, then moves the marks.
-    async fn settle(
+    pub(super) async fn settle(
         &mut self,
         segment: &Segment,
         sorted: &Sorted,
@@ -290,7 +306,7 @@ impl Lane {
         self.position_moved(entries, position, synced);
     }
 
-    fn position_moved(&mut self, done: &[Pending], position: u64, synced: bool) {
+    pub(super) fn position_moved(&mut self, done: &[Pending], position: u64, synced: bool) {
         let lane = self.writer.lane;
         let moved = position > self.position;
         self.position = self.position.max(position);

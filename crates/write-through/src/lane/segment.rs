@@ -12,11 +12,13 @@ pub(super) struct Segment {
     pub tried_again: bool,
     /// Part of a batch whose rows were locked, or took too long, several times.
     pub held: bool,
+    /// The last try was patient: this one tells whether the row is locked still.
+    pub hasty: bool,
 }
 
 impl Segment {
     pub(super) fn new(entries: Vec<Pending>, resent: bool) -> Self {
-        Self { entries, resent, tried_again: false, held: false }
+        Self { entries, resent, tried_again: false, held: false, hasty: false }
     }
 
     pub(super) fn held_before(self) -> Self {
@@ -28,8 +30,28 @@ impl Segment {
     }
 
     /// Both halves, in order; only for more than one entry.
-    pub(super) fn halves(mut self) -> (Self, Self) {
-        let second = self.entries.split_off(self.entries.len() / 2);
-        (Self::new(self.entries, self.resent), Self::new(second, self.resent))
+    pub(super) fn halves(self) -> Vec<Self> {
+        self.parts(2)
+    }
+
+    /// About this many parts of equal size, in order.
+    pub(super) fn parts(self, count: usize) -> Vec<Self> {
+        let (size, resent) = (self.entries.len().div_ceil(count.max(1)).max(1), self.resent);
+        let mut entries = self.entries.into_iter();
+        let mut parts = Vec::new();
+        loop {
+            let part: Vec<Pending> = entries.by_ref().take(size).collect();
+            if part.is_empty() {
+                return parts;
+            }
+            parts.push(Self::new(part, resent));
+        }
+    }
+
+    /// The first `count` entries, and the rest.
+    pub(super) fn cut(mut self, count: usize) -> (Self, Self) {
+        let rest = self.entries.split_off(count.min(self.entries.len()));
+        let rest = Self { entries: rest, ..Self::new(Vec::new(), self.resent) };
+        (self, rest)
     }
 }

@@ -20,8 +20,9 @@ pub(super) enum Sent {
     Rewound {
         to: u64,
     },
-    /// Rolled back several times because a row stayed locked, or a statement took too long.
-    Held,
+    /// Rolled back as often as asked because a row stayed locked, or a statement took too long.
+    /// There was no wait after the last time.
+    Held(BackendError),
 }
 
 /// What the writer row said.
@@ -53,9 +54,10 @@ impl From<BackendError> for Trouble {
 /// Tries of a whole batch whose rows stay locked or take too long, before it is taken apart.
 pub(super) const HELD_TRIES: u32 = 3;
 
-/// Lock timeout, statement timeout: fewer rows may pass where many do not.
+/// Lock timeout, statement timeout on rows of a table: fewer rows may pass where many do not. On
+/// the writer row it only means that somebody acts on the group just now.
 fn is_held(error: &BackendError) -> bool {
-    matches!(error.sqlstate.as_deref(), Some("55P03" | "57014"))
+    error.table.is_some() && crate::error::is_held(error.sqlstate.as_deref().unwrap_or_default())
 }
 
 impl Lane {
@@ -77,11 +79,11 @@ impl Lane {
                 Err(Trouble::Ended(ended)) => return Err(ended),
                 Err(Trouble::Backend(error)) => self.wait_out(&error).await?,
                 Err(Trouble::Held(error)) => {
-                    self.wait_out(&error).await?;
                     held += 1;
                     if held >= tries {
-                        return Ok(Sent::Held);
+                        return Ok(Sent::Held(error));
                     }
+                    self.wait_out(&error).await?;
                 }
             }
         }

@@ -2,7 +2,9 @@
 //!
 //! Pure. Parameters go as one array per column; rows come from queries and from binary COPY.
 
+mod array;
 pub(super) mod numeric;
+mod spans;
 
 use bytes::{BufMut, BytesMut};
 use cachetier_model::{ColumnId, ColumnType, Row, Value};
@@ -22,7 +24,8 @@ pub(super) enum BinaryError {
 }
 
 /// The element type in which a column's values travel. Labels of an enum travel as text and are
-/// cast in the statement, because their type's number is the database's own.
+/// cast in the statement, because their type's number is the database's own; so do arrays, because
+/// an array of arrays would be one array of more dimensions.
 pub(super) fn element_type(column_type: &ColumnType) -> Type {
     match column_type {
         ColumnType::Bool => Type::BOOL,
@@ -34,7 +37,9 @@ pub(super) fn element_type(column_type: &ColumnType) -> Type {
         ColumnType::Numeric { .. } => Type::NUMERIC,
         ColumnType::Char { .. } => Type::BPCHAR,
         ColumnType::Varchar { .. } => Type::VARCHAR,
-        ColumnType::Text | ColumnType::Enum { .. } => Type::TEXT,
+        ColumnType::Text | ColumnType::Enum { .. } | ColumnType::Array { .. } => Type::TEXT,
+        ColumnType::Interval => Type::INTERVAL,
+        ColumnType::Inet => Type::INET,
         ColumnType::Bytea => Type::BYTEA,
         ColumnType::Date => Type::DATE,
         ColumnType::Time => Type::TIME,
@@ -57,7 +62,9 @@ pub(super) fn array_type(column_type: &ColumnType) -> Type {
         ColumnType::Numeric { .. } => Type::NUMERIC_ARRAY,
         ColumnType::Char { .. } => Type::BPCHAR_ARRAY,
         ColumnType::Varchar { .. } => Type::VARCHAR_ARRAY,
-        ColumnType::Text | ColumnType::Enum { .. } => Type::TEXT_ARRAY,
+        ColumnType::Text | ColumnType::Enum { .. } | ColumnType::Array { .. } => Type::TEXT_ARRAY,
+        ColumnType::Interval => Type::INTERVAL_ARRAY,
+        ColumnType::Inet => Type::INET_ARRAY,
         ColumnType::Bytea => Type::BYTEA_ARRAY,
         ColumnType::Date => Type::DATE_ARRAY,
         ColumnType::Time => Type::TIME_ARRAY,
@@ -91,9 +98,16 @@ pub(super) fn encode(
             | ColumnType::Varchar { .. }
             | ColumnType::Text
             | ColumnType::Enum { .. }
+            | ColumnType::Array { .. }
             | ColumnType::Json,
             Value::Text(text),
         ) => out.put_slice(text.as_bytes()),
+        (ColumnType::Interval, Value::Text(text)) => {
+            spans::encode_interval(text, out).ok_or_else(range)?;
+        }
+        (ColumnType::Inet, Value::Text(text)) => {
+            spans::encode_inet(text, out).ok_or_else(range)?;
+        }
         (ColumnType::Jsonb, Value::Text(text)) => {
             out.put_u8(1);
             out.put_slice(text.as_bytes());
@@ -128,6 +142,11 @@ pub(super) fn decode(column_type: &ColumnType, raw: Option<&[u8]>) -> Result<Val
         | ColumnType::Text
         | ColumnType::Enum { .. }
         | ColumnType::Json => text(raw)?,
+        ColumnType::Interval => {
+            spans::decode_interval(raw).ok_or(BinaryError::Malformed("interval"))?
+        }
+        ColumnType::Inet => spans::decode_inet(raw).ok_or(BinaryError::Malformed("inet"))?,
+        ColumnType::Array { element } => array::decode(element, raw)?,
         ColumnType::Jsonb => match raw.split_first() {
             Some((1, rest)) => text(rest)?,
             _ => return Err(BinaryError::Malformed("jsonb")),

@@ -7,10 +7,10 @@
 use super::fault;
 use super::sql::qualified;
 use crate::backend::claim::{
-    Claim, ClaimRequest, LaneChange, LaneClaim, SlotHolder, Takeover, TakeoverRequest,
+    Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::ownership::{
-    self, Writer, admit, fresh_lanes, plan_lane_change, plan_takeover, tables_claimed,
+    self, Writer, admit, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
 };
 use crate::error::{BackendError, Reason};
 use bytes::Bytes;
@@ -255,7 +255,7 @@ pub(super) async fn take_slots(
     request: &TakeoverRequest,
 ) -> Result<Takeover, BackendError> {
     const ACT: &str = "take slots over";
-    let mut nodes: Vec<&str> = request.released.iter().map(|(node, _)| node.as_str()).collect();
+    let mut nodes: Vec<&str> = request.released.iter().map(|r| r.node.as_str()).collect();
     nodes.push(&request.node);
     let all = locked_writers(client, ACT, &request.group_uid, &nodes).await?;
     let plan = plan_takeover(request, &all)?;
@@ -333,10 +333,31 @@ pub(super) async fn change_lanes(
         lanes: change.lanes,
         epoch: first.epoch,
         tables: Vec::new(),
-        accept_lost_journal: false,
+        accept_lost_journal: None,
     };
     insert_lanes(client, ACT, &request, change.token, first.epoch, &lanes).await?;
     Ok(Some(lanes))
+}
+
+pub(super) async fn leave_group(
+    client: &Client,
+    leave: &Leave,
+) -> Result<Vec<String>, BackendError> {
+    const ACT: &str = "leave the group";
+    let all = locked_writers(client, ACT, &leave.group_uid, &[leave.node.as_str()]).await?;
+    let others = plan_leave(leave, &all)?;
+    if others.is_empty() {
+        forget_group(client, &leave.group_uid).await?;
+        return Ok(others);
+    }
+    execute(
+        client,
+        ACT,
+        "DELETE FROM cachetier.writer WHERE group_uid = $1 AND node = $2",
+        &[(&leave.group_uid, Type::TEXT), (&leave.node, Type::TEXT)],
+    )
+    .await?;
+    Ok(others)
 }
 
 pub(super) async fn forget_group(client: &Client, group_uid: &str) -> Result<(), BackendError> {

@@ -20,6 +20,8 @@ use tokio_postgres::Client;
 use tokio_postgres::types::{ToSql, Type};
 
 const ACT: &str = "flush";
+/// Said after the usual bounds, for a request that only asks whether rows are locked.
+const HASTY: &str = "; SET LOCAL lock_timeout = '500ms'";
 
 pub(super) struct PostgresLane {
     pub client: Client,
@@ -100,8 +102,9 @@ async fn run(
     request: &FlushRequest<'_>,
 ) -> Result<bool, BackendError> {
     let commit = if request.synced_commit { "on" } else { "off" };
-    let begin =
-        connect::begin(options, "READ WRITE", &format!("SET LOCAL synchronous_commit = {commit}"));
+    let hasty = if request.hasty { HASTY } else { "" };
+    let rest = format!("SET LOCAL synchronous_commit = {commit}{hasty}");
+    let begin = connect::begin(options, "READ WRITE", &rest);
     // each future sends when first polled: in this order, without waiting for one another
     let statements: Vec<&Statement<'_>> =
         request.waves.iter().flat_map(|w| &w.statements).collect();

@@ -97,6 +97,11 @@ pub(super) async fn replay(
     by: &Fence,
 ) -> Result<u32, BackendError> {
     hold_fence(client, by).await?;
+    // the lane waits for the fence meanwhile: a locked row is for another time
+    client
+        .batch_execute("SET LOCAL lock_timeout = '1s'")
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
     let tail = tail(client, id).await?;
     for entry in &tail {
         let waves = plan(&compiled.schema, &entry.changes).map_err(|error| {

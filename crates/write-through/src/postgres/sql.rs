@@ -35,6 +35,7 @@ pub(super) fn select_list(table: &TableSchema, alias: &str) -> String {
 fn cast(column_type: &ColumnType, expression: &str) -> String {
     match column_type {
         ColumnType::Enum { name, .. } => format!("{expression}::{name}"),
+        ColumnType::Array { .. } => format!("{expression}::{}", column_type.sql_name()),
         _ => expression.to_owned(),
     }
 }

@@ -80,8 +80,9 @@ impl LaneQueue {
             batch.extend(self.entries.pop_front());
         }
         self.rows = self.rows.saturating_sub(rows);
-        self.in_flight_first = batch.first().map(|p| p.sequence);
-        self.in_flight_since = batch.first().map(|p| p.since);
+        // a lane that is held up takes more behind what it has
+        self.in_flight_first = self.in_flight_first.or_else(|| batch.first().map(|p| p.sequence));
+        self.in_flight_since = self.in_flight_since.or_else(|| batch.first().map(|p| p.since));
         self.in_flight_last = batch.last().map_or(0, |p| p.sequence);
         Taken::Batch(batch)
     }

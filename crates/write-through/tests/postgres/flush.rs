@@ -4,7 +4,7 @@ use crate::support::hlr::{self, FACILITY, FORWARDING, SUBSCRIBER};
 use crate::support::server;
 use crate::support::{PATIENCE, backend, writer};
 use cachetier_write_through::{
-    Backend, BackendHealth, FlushEvent, Reason, TakeoverRequest, WriteThroughOptions,
+    Backend, BackendHealth, FlushEvent, Reason, Release, TakeoverRequest, WriteThroughOptions,
 };
 use std::sync::Arc;
 
@@ -273,7 +273,8 @@ async fn r9_a_taker_learns_the_position_and_the_loser_drops_only_what_it_lost() 
     for id in 1..=60 {
         w.commit(&hlr::key(id), vec![hlr::locate(id, &hlr::number_of(id), 5)]);
     }
-    request.released = vec![("hlr-0".to_owned(), lost.clone())];
+    request.released =
+        vec![Release { node: "hlr-0".to_owned(), slots: lost.clone(), positions: Vec::new() }];
     let taken = backend.take_slots(request.clone()).await.unwrap();
     assert_eq!(taken.owned, lost);
     w.through.set_paused(false);

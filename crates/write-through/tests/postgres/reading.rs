@@ -5,7 +5,8 @@ use crate::support::server;
 use crate::support::{backend, rows_of, table, writer};
 use cachetier_model::{Instance, RootKey, RowChange, Value};
 use cachetier_write_through::{
-    Backend, KeyRange, LoadSpec, Reason, ScanRequest, WriteThroughOptions,
+    Backend, KeyRange, LoadSpec, PostgresBackend, PostgresOptions, Reason, ScanRequest,
+    WriteThroughOptions,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +135,8 @@ CREATE TYPE mood AS ENUM ('sad', 'it''s \"ok\"', 'happy');
 CREATE TABLE everything (
   id text PRIMARY KEY, b boolean, i2 smallint, i4 integer, i8 bigint, f4 real, f8 double precision,
   n numeric, n2 numeric(10,2), c char(6), v varchar(15), t text, y bytea, d date, ti time,
-  ts timestamp, tz timestamptz, u uuid, j json, jb jsonb, m mood);
+  ts timestamp, tz timestamptz, u uuid, j json, jb jsonb, m mood,
+  iv interval, ip inet, ai integer[], at text[], az timestamptz[]);
 ";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -146,14 +148,17 @@ async fn d30_every_type_round_trips_at_its_edges_through_scan_read_and_write() {
         "INSERT INTO everything VALUES \
          ('', false, -32768, -2147483648, -9223372036854775808, '-Infinity', 'NaN', {long}.00{long}, \
           0.00, '', '', '', '', '-infinity', '00:00', '-infinity', 'infinity', \
-          '00000000-0000-0000-0000-000000000000', '{{}}', '{{}}', 'sad'), \
+          '00000000-0000-0000-0000-000000000000', '{{}}', '{{}}', 'sad', \
+          '-178000000 years', '::', '{{}}', '{{}}', '{{}}'), \
          ('a\\b''c', true, 32767, 2147483647, 9223372036854775807, '1e-45', '5e-324', 'NaN', \
           -12345678.90, 'ab', '000000000000001', 'äöü 漢字 🦀', '\\x00ff', '0001-01-01', '24:00', \
           '0001-01-01 00:00:00.000001', '4713-01-01 00:00:00+00 BC', \
           'ffffffff-ffff-ffff-ffff-ffffffffffff', '{{\"a\" :  [1, null]}}', '{{\"b\": 1.50, \"a\": 2}}', \
-          'it''s \"ok\"'), \
+          'it''s \"ok\"', '1 year 2 mons -3 days 04:05:06.789', '10.1.0.0/16', \
+          '[0:1][1:2]={{{{1,NULL}},{{-3,4}}}}', '{{\"a b\",\"\",\"NULL\",NULL,\"q\\\"\\\\\",é}}', \
+          '{{\"2026-11-30 10:11:12.5+00\",infinity}}'), \
          ('nulls', {})",
-        vec!["NULL"; 20].join(", ")
+        vec!["NULL"; 25].join(", ")
     ))
     .await;
     let (backend, schema) = backend(&db, &[table("everything", None, &[])]).await;
@@ -201,8 +206,11 @@ async fn d30_every_type_round_trips_at_its_edges_through_scan_read_and_write() {
     }
     w.all_flushed().await;
     assert_eq!(db.texts(digest).await, before, "inserts are byte-exact");
-    db.run("UPDATE everything SET b = NULL, n = NULL, t = 'x', y = NULL, m = NULL, jb = NULL")
-        .await;
+    db.run(
+        "UPDATE everything SET b = NULL, n = NULL, t = 'x', y = NULL, m = NULL, jb = NULL, \
+         iv = NULL, ip = NULL, ai = NULL, az = NULL",
+    )
+    .await;
     for (key, instance) in &scanned {
         let row = &instance.tables[0][0];
         let all = (1..row.len()).collect();
@@ -278,4 +286,30 @@ async fn d29_a_column_dropped_under_the_cache_stops_the_lanes_and_is_named() {
     db.run("ALTER TABLE subscriber RENAME moved TO vlr_location").await;
     w.all_flushed().await;
     assert_eq!(db.number("SELECT vlr_location FROM subscriber WHERE s_id = 1").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_finds_no_free_connection_fails_in_time_instead_of_waiting_for_ever() {
+    let db = server::shared().database().await;
+    hlr::create(&db).await;
+    hlr::populate(&db, 10).await;
+    let (_, schema) = backend(&db, &hlr::tables()).await;
+    let options = PostgresOptions {
+        connections_max: 3,
+        statement_timeout: Duration::from_secs(1),
+        ..crate::support::backend_options(&db)
+    };
+    let backend = PostgresBackend::new(options).unwrap();
+    backend.use_schema(schema);
+    let request = ScanRequest { page: 5, ..ScanRequest::default() };
+    let scan = backend.open_scan(request).await.unwrap();
+    let key = [hlr::key(1)];
+    let read = tokio::time::timeout(Duration::from_secs(30), backend.read_instances(&key)).await;
+    let error = read.expect("it waits for ever").unwrap_err();
+    assert_eq!(error.reason, Reason::BackendBusy);
+    drop(scan);
+    let read = tokio::time::timeout(Duration::from_secs(30), async {
+        while backend.read_instances(&key).await.is_err() {}
+    });
+    read.await.expect("the scan's connection is free again");
 }

@@ -38,7 +38,7 @@ pub fn claim_request(uid: &str, node: &str, tables: &[&str]) -> ClaimRequest {
         lanes: 2,
         epoch: 1,
         tables: tables.iter().map(|t| (*t).to_owned()).collect(),
-        accept_lost_journal: false,
+        accept_lost_journal: None,
     }
 }
 

@@ -188,3 +188,88 @@ fn d11_a_batch_that_takes_the_backend_too_long_is_taken_apart() {
         node.stop.cancel();
     });
 }
+
+#[test]
+fn d11_a_row_that_somebody_keeps_locked_lets_the_others_of_its_lane_pass() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut node = Node::start(&backend, options(1, BackendCommit::Async)).await;
+        for id in 1..=8 {
+            node.commit(id, insert(id, 0));
+        }
+        node.settle(&backend).await;
+        let second = Value::Int(2);
+        backend.set_faults(|f| {
+            f.locked = Some(Box::new(move |s| s.rows.iter().any(|r| r[0] == second)));
+        });
+        let update = |id: i64, v| vec![change(ROOT, ChangeKind::Update, row(id, id, v))];
+        for id in 1..=8 {
+            node.commit(id, update(id, 5));
+        }
+        let follower = node.commit(2, update(2, 6));
+        let last = node.commit(3, update(3, 6));
+        let settled = tokio::time::timeout(Duration::from_secs(600), node.settle(&backend)).await;
+        let told = settled.expect("the lane stands still");
+        let rows = |v| {
+            let store = backend.store();
+            store.tables[ROOT].values().filter(|r| r[2] == Value::Int(v)).count()
+        };
+        assert_eq!((rows(0), rows(5), rows(6)), (1, 6, 1), "all but the locked one");
+        let flushed =
+            |e: &&FlushEvent| matches!(e, FlushEvent::Flushed { upto, .. } if *upto == last);
+        assert_eq!(told.iter().filter(flushed).count(), 1);
+        let heads = backend.list_rejects("g", 10).await.unwrap();
+        assert_eq!((heads.len(), heads[0].sqlstate.as_str()), (1, "55P03"));
+        let tail = backend.reject_tail(heads[0].id).await.unwrap();
+        assert_eq!(tail.iter().map(|e| e.sequence).collect::<Vec<_>>(), [10, follower]);
+        // once the lock is gone it goes in, in order
+        backend.set_faults(|f| f.locked = None);
+        let fence = node.through.fence(key(2).slot()).unwrap();
+        assert_eq!(backend.replay_reject(heads[0].id, &fence).await.unwrap(), 2);
+        node.through.release_quarantine(&key(2));
+        assert_eq!((rows(0), rows(5), rows(6)), (0, 6, 2));
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn d11_a_backend_that_holds_up_everything_has_nothing_set_aside() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        backend.set_faults(|f| f.locked = Some(Box::new(|_| true)));
+        let mut node = Node::start(&backend, options(1, BackendCommit::Async)).await;
+        for id in 1..=8 {
+            node.commit(id, insert(id, id));
+        }
+        while node.through.counters().retries < 60 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert!(backend.list_rejects("g", 10).await.unwrap().is_empty());
+        backend.set_faults(|f| f.locked = None);
+        node.settle(&backend).await;
+        assert_eq!(backend.store().tables[ROOT].len(), 8);
+        assert!(backend.list_rejects("g", 10).await.unwrap().is_empty());
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn d11_an_awaited_transaction_on_a_locked_row_is_given_up_and_its_caller_told() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut node = Node::start(&backend, options(1, BackendCommit::Async)).await;
+        let first = Value::Int(1);
+        backend.set_faults(|f| {
+            f.locked = Some(Box::new(move |s| s.rows.iter().any(|r| r[0] == first)));
+        });
+        let awaited = node.commit_as(1, insert(1, 0), true);
+        node.commit(2, insert(2, 0));
+        let settled = tokio::time::timeout(Duration::from_secs(600), node.settle(&backend)).await;
+        let told = settled.expect("the lane stands still");
+        let refused = |e: &FlushEvent| matches!(e, FlushEvent::Refused { sequence, .. } if *sequence == awaited);
+        assert!(told.iter().any(refused), "{told:?}");
+        assert!(backend.list_rejects("g", 10).await.unwrap().is_empty());
+        assert_eq!(backend.store().tables[ROOT].len(), 1);
+        node.stop.cancel();
+    });
+}

@@ -287,6 +287,30 @@ fn o38_a_group_that_never_ran_is_let_go_at_once() {
     assert!(plan(&observed).drain.unwrap().done);
 }
 
+#[test]
+fn o38_a_silent_pod_may_hold_writes_as_soon_as_anybody_was_given_a_topology() {
+    let mut observed = resting(2);
+    edit(&mut observed, |group| {
+        group.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(observed_now()));
+    });
+    let Found::Read { record, .. } = &mut observed.record else { panic!("no record") };
+    record.served = false;
+    view(&mut observed, 0).writes_stopped = true;
+    // pod 1 was made anew and finds no place; its volume is there
+    observed.answers.remove(&1);
+    observed.pods.get_mut(&1).unwrap().ever_started = false;
+    let drain = plan(&observed).drain.unwrap();
+    assert_eq!((drain.done, drain.silent), (false, vec!["hlr-1".to_owned()]));
+    // nobody answers, and the record alone must know: it did before the first topology was pushed
+    observed.group = resting(2).group;
+    let written = plan(&observed).record.unwrap();
+    assert!(written.served, "in the pass that pushes");
+    // a volume that was lost had something on it
+    let lost = json!({"metadata": {"name": "journal-hlr-1"}, "status": {"phase": "Lost"}});
+    assert!(ClaimView::read(&serde_json::from_value(lost).unwrap()).bound);
+}
+
 fn observed_now() -> jiff::Timestamp {
     jiff::Timestamp::from_second(1_800_000_000).unwrap()
 }

@@ -3,9 +3,10 @@
 use super::Misfit;
 use crate::layout::bits::BitWriter;
 use crate::layout::integer::{IntegerKind, write_group};
-use crate::layout::text::write_column;
-use cachetier_model::{ColumnId, ColumnType, Row, TableSchema, Value};
+use crate::layout::text::{Packed, Scratch, write_column};
+use cachetier_model::{ColumnId, ColumnType, Row, TableSchema, Value, ValueRef};
 use smallvec::SmallVec;
+use std::borrow::Borrow;
 use std::ops::Range;
 
 /// Which cells of a section are NULL.
@@ -81,11 +82,15 @@ impl Group {
         groups.into_iter().map(|(_, group)| group).collect()
     }
 
-    pub(super) fn write(&self, rows: &[Row], bits: &mut BitWriter<'_>) -> Result<(), Misfit> {
+    pub(super) fn write<R: Borrow<Row>>(
+        &self,
+        rows: &[R],
+        bits: &mut BitWriter<'_>,
+    ) -> Result<(), Misfit> {
         let mut integers = SmallVec::<[i64; 16]>::new();
         for row in rows {
             for member in &self.columns {
-                let value = row.get(member.column).unwrap_or(&Value::Null);
+                let value = row.borrow().get(member.column).unwrap_or(&Value::Null);
                 let misfit = Misfit { column: member.column };
                 integers.push(member.kind.to_integer(value).ok_or(misfit)?);
             }
@@ -135,10 +140,14 @@ impl TextColumn {
         columns.iter().filter_map(text).collect()
     }
 
-    pub(super) fn write(&self, rows: &[Row], out: &mut Vec<u8>) -> Result<(), Misfit> {
+    pub(super) fn write<R: Borrow<Row>>(
+        &self,
+        rows: &[R],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Misfit> {
         let mut values = SmallVec::<[&[u8]; 8]>::new();
         for row in rows {
-            match (self.kind, row.get(self.column).unwrap_or(&Value::Null)) {
+            match (self.kind, row.borrow().get(self.column).unwrap_or(&Value::Null)) {
                 (_, Value::Null) => {}
                 (TextKind::Text, Value::Text(text)) => values.push(text.as_bytes()),
                 (TextKind::Padded(_), Value::Text(text)) => {
@@ -154,10 +163,17 @@ impl TextColumn {
         }
         Ok(())
     }
-}
 
-/// What was packed was text; nothing else comes out.
-#[inline]
-pub(super) fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap_or_default()
+    /// The value of these packed bytes.
+    #[inline]
+    pub(super) fn value<'s>(&self, packed: Packed<'s>, scratch: &'s mut Scratch) -> ValueRef<'s> {
+        match self.kind {
+            TextKind::Text => ValueRef::Text(packed.text(scratch)),
+            TextKind::Padded(length) => ValueRef::Text(packed.padded(length, scratch)),
+            TextKind::Bytes => ValueRef::Bytes(packed.bytes(scratch)),
+            TextKind::Uuid => {
+                ValueRef::Uuid(packed.raw().first_chunk().copied().unwrap_or_default())
+            }
+        }
+    }
 }

@@ -3,12 +3,11 @@
 //! Nothing is allocated (past sixteen groups or eight texts per table, one list), and only what is
 //! asked for is decoded. Damaged bytes give wrong values, never a panic.
 
-use super::column::{Group, Nulls, TextColumn, TextKind, UUID_BYTES, text};
-use super::{FLAG_EXPLICIT_KEY, FLAG_NULLS, TableLayout, read_head};
+use super::column::{Group, Nulls, TextColumn, TextKind, UUID_BYTES};
+use super::{FLAG_EXPLICIT_KEY, FLAG_NULLS, Head, TableLayout, read_head};
 use crate::layout::integer::{IntegerKind, Span};
 use crate::layout::text::{Packed, Scratch, TextSpan};
-use cachetier_model::{ColumnId, Row, TableSchema, ValueRef};
-use smallvec::SmallVec;
+use cachetier_model::{ColumnId, Row, TableSchema, Value, ValueRef};
 use std::cell::Cell;
 
 /// Where a column stands in the sections of its table.
@@ -99,20 +98,48 @@ pub(crate) struct View<'a> {
     rows: usize,
     explicit: bool,
     nulls: Nulls<'a>,
-    spans: SmallVec<[Span; 16]>,
-    texts: SmallVec<[TextAt; 8]>,
+    spans: Parts<Span, 16>,
+    texts: Parts<TextAt, 4>,
     /// Where the section ends in `body`.
     end: usize,
 }
 
-/// A text column, and where the last value asked for was: rows are mostly read in order.
+/// A few parts in place, more on the heap.
 #[derive(Debug)]
+struct Parts<T, const N: usize> {
+    few: [T; N],
+    more: Vec<T>,
+}
+
+impl<T: Default, const N: usize> Parts<T, N> {
+    #[inline]
+    fn new() -> Self {
+        Self { few: std::array::from_fn(|_| T::default()), more: Vec::new() }
+    }
+
+    /// Parts are set in order.
+    #[inline]
+    fn set(&mut self, index: usize, part: T) {
+        match self.few.get_mut(index) {
+            Some(place) => *place = part,
+            None => self.more.push(part),
+        }
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> Option<&T> {
+        if index < N { self.few.get(index) } else { self.more.get(index - N) }
+    }
+}
+
+/// A text column, and where the last value asked for was: rows are mostly read in order.
+#[derive(Debug, Default)]
 struct TextAt {
     span: TextSpan,
     last: Cell<Memo>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Memo {
     row: u32,
     at: u32,
@@ -148,21 +175,15 @@ impl TableLayout {
     pub(in crate::layout) fn view<'a>(&'a self, bytes: &'a [u8]) -> View<'a> {
         let (head, at) = read_head(bytes);
         let body = bytes.get(at..).unwrap_or_default();
-        let explicit = head.flags & FLAG_EXPLICIT_KEY != 0;
-        let nulls = if head.flags & FLAG_NULLS == 0 {
-            Nulls::none()
-        } else {
-            Nulls::new(body, self.nullable.len())
-        };
         let mut view = View {
             layout: self,
             bytes,
             body,
             rows: head.rows,
-            explicit,
-            nulls,
-            spans: SmallVec::new(),
-            texts: SmallVec::new(),
+            explicit: head.flags & FLAG_EXPLICIT_KEY != 0,
+            nulls: self.nulls(head, body),
+            spans: Parts::new(),
+            texts: Parts::new(),
             end: 0,
         };
         if head.rows > 0 {
@@ -171,45 +192,144 @@ impl TableLayout {
         view
     }
 
-    /// Bytes of the section that `bytes` begins with.
-    pub(in crate::layout) fn section_length(&self, bytes: &[u8]) -> usize {
-        self.view(bytes).length()
+    #[inline]
+    fn nulls<'a>(&self, head: Head, body: &'a [u8]) -> Nulls<'a> {
+        match head.flags & FLAG_NULLS {
+            0 => Nulls::none(),
+            _ => Nulls::new(body, self.nullable.len()),
+        }
     }
 
-    /// One plain integer of the root row, before the first text: nothing else is looked at.
+    /// Bytes of the section that `bytes` begins with.
+    pub(in crate::layout) fn skip(&self, bytes: &[u8]) -> usize {
+        let (head, at) = read_head(bytes);
+        if head.rows == 0 {
+            return at;
+        }
+        let body = bytes.get(at..).unwrap_or_default();
+        let nulls = self.nulls(head, body);
+        let end = self.walk(
+            body,
+            head.rows,
+            nulls,
+            head.flags & FLAG_EXPLICIT_KEY != 0,
+            |_, _| {},
+            |_, _| {},
+        );
+        at + end.min(body.len())
+    }
+
+    /// Finds the parts of a section with rows, in order; returns where it ends.
     #[inline]
-    pub(in crate::layout) fn integer(&self, section: &[u8], column: ColumnId) -> Option<i64> {
+    fn walk(
+        &self,
+        body: &[u8],
+        rows: usize,
+        nulls: Nulls<'_>,
+        explicit: bool,
+        mut integers: impl FnMut(usize, Span),
+        mut texts: impl FnMut(usize, TextSpan),
+    ) -> usize {
+        let mut bit = if nulls.any() { rows * self.nullable.len() } else { 0 };
+        for (number, group) in self.groups(explicit).iter().enumerate() {
+            let span = Span::begin(body, bit);
+            bit = span.end(rows * group.columns.len());
+            integers(number, span);
+        }
+        let mut at = bit.div_ceil(8);
+        for (number, column) in self.texts(explicit).iter().enumerate() {
+            let present = nulls.present(0..rows, column.nullable);
+            let span = if column.kind == TextKind::Uuid || present == 0 {
+                TextSpan::bare(at, UUID_BYTES)
+            } else {
+                TextSpan::begin(body, at)
+            };
+            at = span.end(body, present);
+            texts(number, span);
+        }
+        at
+    }
+
+    /// One value of the root row, when nothing else of it is wanted.
+    pub(in crate::layout) fn root_value<'s>(
+        &'s self,
+        section: &'s [u8],
+        column: ColumnId,
+        scratch: &'s mut Scratch,
+    ) -> ValueRef<'s> {
+        let Some(place) = self.places.get(column) else { return ValueRef::Null };
+        let Source::Text(wanted) = place.source else {
+            let kind = self.kind(column);
+            return match (kind, self.root_integer(section, column)) {
+                (Some(kind), Some(Some(integer))) => kind.value(integer),
+                _ => ValueRef::Null,
+            };
+        };
+        let (head, at) = read_head(section);
+        let body = section.get(at..).unwrap_or_default();
+        let nulls = self.nulls(head, body);
+        if head.rows == 0 || nulls.is_null(0, place.nullable) {
+            return ValueRef::Null;
+        }
+        let mut found = None;
+        self.walk(
+            body,
+            1,
+            nulls,
+            false,
+            |_, _| {},
+            |number, span| {
+                if number == wanted {
+                    found = Some(span);
+                }
+            },
+        );
+        match (found, self.texts.get(wanted)) {
+            (Some(span), Some(column)) => column.value(span.value(body, span.start()), scratch),
+            _ => ValueRef::Null,
+        }
+    }
+
+    fn kind(&self, column: ColumnId) -> Option<&IntegerKind> {
         let Source::Integer { group, lane } = self.places.get(column)?.source else { return None };
+        Some(&self.groups.get(group)?.columns.get(lane)?.kind)
+    }
+
+    /// One integer of the root row, NULL as `None`; nothing behind it is looked at.
+    #[inline]
+    pub(in crate::layout) fn root_integer(
+        &self,
+        section: &[u8],
+        column: ColumnId,
+    ) -> Option<Option<i64>> {
+        let place = self.places.get(column)?;
+        let Source::Integer { group, lane } = place.source else { return None };
         let (head, at) = read_head(section);
         let body = section.get(at..)?;
-        let mut bit = if head.flags & FLAG_NULLS == 0 { 0 } else { self.nullable.len() };
+        let nulls = self.nulls(head, body);
+        if nulls.is_null(0, place.nullable) {
+            return Some(None);
+        }
+        let mut bit = if nulls.any() { self.nullable.len() } else { 0 };
         for before in self.groups.get(..group)? {
             bit = Span::begin(body, bit).end(before.columns.len());
         }
-        Some(Span::begin(body, bit).value(body, lane))
+        Some(Some(Span::begin(body, bit).value(body, lane)))
     }
 }
 
 impl<'a> View<'a> {
+    #[inline]
     fn locate(&mut self) {
-        let mut bit = if self.nulls.any() { self.rows * self.layout.nullable.len() } else { 0 };
-        for group in self.layout.groups(self.explicit) {
-            let span = Span::begin(self.body, bit);
-            bit = span.end(self.rows * group.columns.len());
-            self.spans.push(span);
-        }
-        let mut at = bit.div_ceil(8);
-        for column in self.layout.texts(self.explicit) {
-            let present = self.nulls.present(0..self.rows, column.nullable);
-            let span = if column.kind == TextKind::Uuid || present == 0 {
-                TextSpan::bare(at, UUID_BYTES)
-            } else {
-                TextSpan::begin(self.body, at)
-            };
-            at = span.end(self.body, present);
-            self.texts.push(TextAt::new(span));
-        }
-        self.end = at;
+        let (spans, texts) = (&mut self.spans, &mut self.texts);
+        self.end = self.layout.walk(
+            self.body,
+            self.rows,
+            self.nulls,
+            self.explicit,
+            |number, span| spans.set(number, span),
+            |number, span| texts.set(number, TextAt::new(span)),
+        );
     }
 
     pub(super) fn layout(&self) -> &'a TableLayout {
@@ -290,15 +410,7 @@ impl<'a> View<'a> {
 
     fn text<'s>(&'s self, row: usize, number: usize, scratch: &'s mut Scratch) -> ValueRef<'s> {
         let column = self.layout.texts.get(number).zip(self.packed_text(row, number));
-        let Some((column, packed)) = column else { return ValueRef::Null };
-        match column.kind {
-            TextKind::Uuid => {
-                ValueRef::Uuid(packed.raw().first_chunk().copied().unwrap_or_default())
-            }
-            TextKind::Bytes => ValueRef::Bytes(packed.unpack(scratch)),
-            TextKind::Text => ValueRef::Text(text(packed.unpack(scratch))),
-            TextKind::Padded(length) => ValueRef::Text(text(packed.unpack_padded(length, scratch))),
-        }
+        column.map_or(ValueRef::Null, |(column, packed)| column.value(packed, scratch))
     }
 
     /// Calls `each` with every value of a row, in column order.
@@ -329,7 +441,25 @@ impl<'a> View<'a> {
 
     pub(crate) fn to_row(&self, root: Option<&View<'_>>, row: usize, scratch: &mut Scratch) -> Row {
         let mut values = Row::with_capacity(self.layout.columns);
-        self.each_value(root, row, scratch, |value| values.push(value.to_value()));
+        for run in &self.layout.runs {
+            match *run {
+                Run::Integers { group, count, .. } if !self.nulls.any() => {
+                    if let Some(span) = self.spans.get(group) {
+                        span.for_each(self.body, row * count, count, |v| {
+                            values.push(Value::Int(v));
+                        });
+                    }
+                }
+                Run::Integers { first, count, .. } => {
+                    for column in first..first + count {
+                        values.push(self.cell(row, column, scratch).to_value());
+                    }
+                }
+                Run::Column(column) => {
+                    values.push(self.value(root, row, column, scratch).to_value());
+                }
+            }
+        }
         values
     }
 }

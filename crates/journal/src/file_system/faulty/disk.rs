@@ -24,7 +24,7 @@ pub enum PowerCut {
     Random(u64),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Content {
     /// As read now.
     live: Vec<u8>,
@@ -34,7 +34,7 @@ struct Content {
     unsynced: Vec<Change>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Write { offset: usize, bytes: Vec<u8> },
     Extend(usize),
@@ -47,7 +47,7 @@ enum NameChange {
     Rename(PathBuf, PathBuf),
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     pub capacity_bytes: Option<u64>,
     pub read_only: bool,

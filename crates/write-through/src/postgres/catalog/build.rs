@@ -209,7 +209,8 @@ fn check_key_column(table: &str, column: Option<&ColumnFacts>) -> Result<(), Bac
             ),
         ));
     }
-    if matches!(column.type_name.as_str(), "json" | "jsonb") {
+    let unfit = column_type(column).is_some_and(|of| !of.can_be_key());
+    if unfit || matches!(column.type_name.as_str(), "json" | "jsonb") {
         return Err(refused(table, format!("key column {name} is {}", column.type_text)));
     }
     if !column.not_null {

@@ -14,6 +14,11 @@ pub(super) fn column_type(column: &ColumnFacts) -> Option<ColumnType> {
     if column.type_schema != "pg_catalog" || column.type_kind != "b" {
         return None;
     }
+    // the catalogs name an array after its element
+    if let Some(element) = column.type_name.strip_prefix('_') {
+        let element = ColumnFacts { type_name: element.to_owned(), ..column.clone() };
+        return Some(ColumnType::Array { element: Box::new(column_type(&element)?) });
+    }
     // character types count their four bytes of length into the modifier
     let length = u32::try_from(column.modifier - 4).ok().filter(|_| column.modifier >= 4);
     Some(match column.type_name.as_str() {
@@ -36,6 +41,8 @@ pub(super) fn column_type(column: &ColumnFacts) -> Option<ColumnType> {
         "time" if column.modifier < 0 || column.modifier == 6 => ColumnType::Time,
         "timestamp" if column.modifier < 0 || column.modifier == 6 => ColumnType::Timestamp,
         "timestamptz" if column.modifier < 0 || column.modifier == 6 => ColumnType::TimestampTz,
+        "interval" if column.modifier < 0 => ColumnType::Interval,
+        "inet" => ColumnType::Inet,
         "uuid" => ColumnType::Uuid,
         "json" => ColumnType::Json,
         "jsonb" => ColumnType::Jsonb,
@@ -78,7 +85,13 @@ mod tests {
         assert_eq!(of("numeric", packed(10, 2)), numeric(Some(10), Some(2)));
         assert_eq!(of("numeric", packed(3, -2)), numeric(Some(3), Some(-2)));
         assert_eq!(of("numeric", -1), numeric(None, None));
-        assert_eq!(of("interval", -1), None);
+        assert_eq!(of("interval", -1), Some(ColumnType::Interval));
+        assert_eq!(of("interval", 0x7fff_0000), None, "a precision or restricted fields");
+        let array = |element| Some(ColumnType::Array { element: Box::new(element) });
+        assert_eq!(of("_int4", -1), array(ColumnType::Int4));
+        assert_eq!(of("_varchar", 19), array(ColumnType::Varchar { length: Some(15) }));
+        assert_eq!(of("_box", -1), None);
+        assert_eq!(of("point", -1), None);
         assert_eq!(of("timestamp", 0), None, "fewer digits than microseconds are rounded");
     }
 }

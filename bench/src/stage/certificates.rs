@@ -1,0 +1,43 @@
+//! A certificate authority of one experiment and a directory per role, as the operator issues them.
+
+use anyhow::Result;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use std::path::{Path, PathBuf};
+
+pub struct Certificates {
+    issuer: Issuer<'static, KeyPair>,
+    authority_pem: String,
+    directory: PathBuf,
+}
+
+impl Certificates {
+    /// A new authority that writes below `directory`.
+    pub fn new(directory: &Path) -> Result<Self> {
+        let mut parameters = CertificateParams::default();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.distinguished_name.push(DnType::CommonName, "bench authority");
+        let key = KeyPair::generate()?;
+        let authority_pem = parameters.self_signed(&key)?.pem();
+        let issuer = Issuer::new(parameters, key);
+        Ok(Self { issuer, authority_pem, directory: directory.to_owned() })
+    }
+
+    /// Issues a certificate whose common name is the role; answers the directory of its files.
+    pub fn issue(&self, role: &str) -> Result<PathBuf> {
+        let directory = self.directory.join(role);
+        std::fs::create_dir_all(&directory)?;
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let mut parameters = CertificateParams::new(names)?;
+        parameters.distinguished_name.push(DnType::CommonName, role);
+        parameters.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        let certificate = parameters.signed_by(&key, &self.issuer)?;
+        std::fs::write(directory.join("tls.key"), key.serialize_pem())?;
+        std::fs::write(directory.join("tls.crt"), certificate.pem())?;
+        std::fs::write(directory.join("ca.crt"), &self.authority_pem)?;
+        Ok(directory)
+    }
+}

@@ -1,0 +1,189 @@
+//! One cache-node process over a database of the stage, with the clients that talk to it.
+
+use super::certificates::Certificates;
+use super::postgres::Postgres;
+use super::{Pinning, cpu, eventually, free_port, run};
+use crate::population::tables::TABLES;
+use anyhow::{Context, Result, ensure};
+use cachetier_client::wire::StatusResponse;
+use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// Start and load of a large population on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// What the experiment varies.
+#[derive(Clone, Debug)]
+pub struct NodeSettings {
+    /// `Sync` or `Relaxed`, as in the node's configuration.
+    pub durability: &'static str,
+    /// `Sync` or `Async`: the flush transactions' commits.
+    pub backend_commit: &'static str,
+    pub lanes: u16,
+    pub max_batch_rows: u32,
+    pub max_delay_ms: u64,
+    pub memory_bytes: u64,
+    /// Subscribers above this are left to the backend.
+    pub cached_up_to: u64,
+    /// Mutual TLS as in production, or plain text.
+    pub tls: bool,
+    /// HTTP/2 connections of the driver.
+    pub connections: usize,
+    /// The program; beside this one when absent.
+    pub binary: Option<PathBuf>,
+}
+
+/// A running node; killed and removed with the value.
+pub struct Node {
+    directory: tempfile::TempDir,
+    child: Child,
+    settings: NodeSettings,
+    certificates: Certificates,
+    grpc_port: u16,
+}
+
+impl Node {
+    /// Starts the node on an empty journal and loads the cached share into it.
+    pub async fn start(
+        pinning: &Pinning,
+        postgres: &Postgres,
+        database: &str,
+        settings: NodeSettings,
+    ) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("hlr-bench-node-").tempdir()?;
+        let certificates = Certificates::new(&directory.path().join("tls"))?;
+        postgres.write_credentials(&directory.path().join("backend"), database)?;
+        let (grpc_port, admin_port) = (free_port()?, free_port()?);
+        for role in ["node", "loader", "client", "operator"] {
+            certificates.issue(role)?;
+        }
+        for role in ["node", "loader"] {
+            let text = config(directory.path(), &settings, role, database, grpc_port, admin_port);
+            std::fs::write(directory.path().join(format!("{role}.yaml")), text)?;
+        }
+        let log = File::create(directory.path().join("log"))?;
+        let child = pinning
+            .server_command(&binary(&settings)?)
+            .arg("--config")
+            .arg(directory.path().join("node.yaml"))
+            .args(["--node-name", "hlr-0", "--advertise", &format!("127.0.0.1:{grpc_port}")])
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("starting cache-node")?;
+        let node = Self { directory, child, settings, certificates, grpc_port };
+        node.serving().await.with_context(|| node.last_words())?;
+        node.load().context("loading the cached subscribers")?;
+        Ok(node)
+    }
+
+    async fn serving(&self) -> Result<()> {
+        eventually("the node to serve every slot", PATIENCE, || async {
+            let status = self.status().await?;
+            let all = u32::from(cachetier_model::SLOT_COUNT);
+            ensure!(status.slots_serving == all, "{:?}", status.problems);
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    fn load(&self) -> Result<()> {
+        let mut command = Command::new(binary(&self.settings)?);
+        command.arg("preload").arg("--config").arg(self.directory.path().join("loader.yaml"));
+        command.args(["--load-id", "bench", "--nodes", &self.endpoint().address]);
+        run(&mut command)
+    }
+
+    pub fn endpoint(&self) -> Endpoint {
+        Endpoint::new(format!("127.0.0.1:{}", self.grpc_port))
+    }
+
+    fn options(&self, role: &str) -> Result<Options> {
+        let identity = || self.certificates.issue(role).map(TlsIdentity::Directory);
+        Ok(Options {
+            tls: self.settings.tls.then(identity).transpose()?,
+            connections_per_node: self.settings.connections,
+            ..Options::default()
+        })
+    }
+
+    pub async fn client(&self) -> Result<Client> {
+        Ok(Client::connect([self.endpoint()], self.options("client")?).await?)
+    }
+
+    pub fn admin(&self) -> Result<AdminClient> {
+        let channels = Channels::new(self.options("operator")?);
+        Ok(AdminClient::new(channels.node(&self.endpoint())))
+    }
+
+    pub async fn status(&self) -> Result<StatusResponse> {
+        Ok(self.admin()?.status().await?)
+    }
+
+    /// Processor time of the process so far.
+    pub fn cpu(&self) -> Result<Duration> {
+        cpu::of_process(self.child.id())
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().rev().take(5).collect();
+        format!("the node's last lines, newest first:\n{}", lines.join("\n"))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The program that was built beside this one.
+fn binary(settings: &NodeSettings) -> Result<PathBuf> {
+    if let Some(path) = &settings.binary {
+        return Ok(path.clone());
+    }
+    let path = std::env::current_exe()?.with_file_name("cache-node");
+    ensure!(path.exists(), "{} is missing; build it or give --node-binary", path.display());
+    Ok(path)
+}
+
+fn config(
+    root: &Path,
+    settings: &NodeSettings,
+    role: &str,
+    database: &str,
+    grpc_port: u16,
+    admin_port: u16,
+) -> String {
+    let root = root.display();
+    let [subscriber, access_info, special_facility, call_forwarding] = TABLES;
+    let NodeSettings { durability, backend_commit, lanes, max_batch_rows, .. } = settings;
+    let NodeSettings { max_delay_ms, memory_bytes, cached_up_to, tls, .. } = settings;
+    let tls = match tls {
+        true => format!("tls: {{directory: {root}/tls/{role}}}\n"),
+        false => String::new(),
+    };
+    format!(
+        "group: {{name: telecom/hlr, uid: {database}}}\n\
+         backend: {{credentialsDir: {root}/backend, schema: public, maxConnections: {connections}}}\n\
+         tables:\n\
+         - {{name: {subscriber}, lookupKeys: [[sub_nbr]]}}\n\
+         - {{name: {access_info}, parent: {subscriber}}}\n\
+         - {{name: {special_facility}, parent: {subscriber}}}\n\
+         - {{name: {call_forwarding}, parent: {special_facility}}}\n\
+         journal: {{directory: {root}/journal, durability: {durability}}}\n\
+         memory: {{capacityBytes: {memory_bytes}}}\n\
+         writeThrough: {{lanes: {lanes}, maxBatchRows: {max_batch_rows}, \
+         maxDelayMs: {max_delay_ms}, backendCommit: {backend_commit}}}\n\
+         preload: {{mode: Background, where: 's_id <= {cached_up_to}'}}\n\
+         listen: {{grpc: '127.0.0.1:{grpc_port}', admin: '127.0.0.1:{admin_port}'}}\n\
+         topology: Standalone\n{tls}",
+        connections = lanes + 6,
+    )
+}

@@ -1,0 +1,191 @@
+//! Clients: each has its own accounts, and does one thing at a time with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cachetier_group::{
+    AnswerWhen, GroupError, KeySelector, ReadCall, RefusalReason, TransactCall, Transacted,
+};
+use cachetier_model::ReadPlan;
+use rand::RngExt;
+use rand::seq::IndexedRandom;
+
+use crate::account::{Account, Act, Content, Deed, show};
+use crate::check;
+use crate::oracle::Told;
+use crate::tables;
+use crate::world::{Process, World};
+
+/// The longest a client waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Works until its steps are done or the history is over.
+pub async fn work(world: Arc<World>, number: usize) {
+    let clients = world.settings.clients as i64;
+    let mine: Vec<i64> =
+        (1..=world.settings.keys).filter(|id| id % clients == number as i64).collect();
+    let mut version = number as i64 + 1;
+    for _ in 0..world.settings.steps_per_client {
+        world.pause(60).await;
+        if world.violated.is_cancelled() {
+            return;
+        }
+        let Some(id) = world.draw(|dice| mine.choose(dice).copied()) else { return };
+        let Some(process) = someone(&world, id).await else { continue };
+        match world.draw(|dice| dice.random_range(0..10)) {
+            0 => read(&world, &process, id).await,
+            1 => {
+                // another client's, which may be changing it at this moment
+                let any = world.draw(|dice| dice.random_range(1..=world.settings.keys));
+                if let Some(process) = check::owner(&world, any) {
+                    read(&world, &process, any).await;
+                }
+            }
+            2 => look_up(&world, &process, id).await,
+            _ => {
+                let deed = choose(&world, id, version);
+                version += clients;
+                write(&world, &process, &deed).await;
+            }
+        }
+    }
+}
+
+/// The owner, if it is up before long; now and then any other node.
+async fn someone(world: &World, id: i64) -> Option<Process> {
+    if world.chance(0.05) {
+        let all = world.processes();
+        return world.draw(|dice| all.choose(dice).cloned());
+    }
+    for _ in 0..20 {
+        if let Some(process) = check::owner(world, id) {
+            return Some(process);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    None
+}
+
+/// Mostly something that the account's content allows.
+fn choose(world: &World, id: i64, version: i64) -> Deed {
+    let possible = world.oracle.lock().possible(id);
+    let content = possible.into_iter().next_back().flatten();
+    let act = world.draw(|dice| {
+        // few enough to be wanted by two
+        let number = 2_000 + dice.random_range(0..12);
+        match (content, dice.random_range(0..20)) {
+            (None, 0..=15) => Act::Open { number },
+            (_, 0..=5) => Act::Touch,
+            (Some(Account { items, .. }), 6..=9) if !items.is_empty() => {
+                let names: Vec<i64> = items.keys().copied().collect();
+                Act::Take { name: names.choose(dice).copied().unwrap_or_default() }
+            }
+            (_, 6..=15) => Act::Put { name: dice.random_range(0..6) },
+            (_, 16..=17) => Act::Rename { number },
+            (_, 18) => Act::Open { number },
+            _ => Act::Close,
+        }
+    });
+    Deed { id, version, act }
+}
+
+/// An answer, or `None` when the process died or it took too long.
+async fn answered<T>(process: &Process, call: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = process.line.died.cancelled() => None,
+        answer = tokio::time::timeout(PATIENCE, call) => answer.ok().filter(|_| !process.line.is_dead()),
+    }
+}
+
+async fn write(world: &World, process: &Process, deed: &Deed) {
+    let flushed = world.chance(0.1);
+    let answer = if flushed { AnswerWhen::Flushed } else { AnswerWhen::Durable };
+    let call = TransactCall {
+        key: KeySelector::Root(tables::root(deed.id)),
+        transaction: deed.transaction(),
+        answer,
+    };
+    world.history.say(format!("client asks {}: {deed}", process.line.name()));
+    world.judge(|oracle| oracle.begin(deed));
+    let answer = answered(process, process.group.transact(call)).await;
+    let told = told(deed, answer.as_ref());
+    let words = match &answer {
+        None => "no answer".to_owned(),
+        Some(Ok(done)) => format!("done at {}", crate::wire::place(done.position.sequence)),
+        Some(Err(error)) => error.to_string(),
+    };
+    world.history.say(format!("account {}, version {}: {words}", deed.id, deed.version));
+    world.judge(|oracle| oracle.told(deed, &told));
+    let certain = !world.settings.failover;
+    if certain && matches!(told, Told::Acknowledged { .. }) && world.chance(0.2) {
+        past_the_cache(world, process, deed.id).await;
+    }
+}
+
+fn told(deed: &Deed, answer: Option<&Result<Transacted, GroupError>>) -> Told {
+    let late = deed.is_decided_by_backend();
+    match answer {
+        None => Told::InDoubt { late },
+        Some(Ok(done)) => Told::Acknowledged {
+            journal: done.position.journal.to_string(),
+            sequence: done.position.sequence,
+        },
+        Some(Err(GroupError::InDoubt { .. })) => Told::InDoubt { late },
+        Some(Err(GroupError::Refused(refusal))) => Told::Refused {
+            unique: refusal.reason == RefusalReason::Unique,
+            by_backend: refusal.reason == RefusalReason::Backend
+                || refusal.reason == RefusalReason::Schema,
+        },
+        Some(Err(_)) => Told::NotNow,
+    }
+}
+
+fn whole(key: KeySelector) -> ReadCall {
+    ReadCall { key, plan: ReadPlan::default(), no_bypass: true }
+}
+
+async fn read(world: &World, process: &Process, id: i64) {
+    let call = whole(KeySelector::Root(tables::root(id)));
+    let glance = world.oracle.lock().glance(id);
+    if let Some(Ok(outcome)) = answered(process, process.group.read(call)).await {
+        let content = tables::account_of(&outcome.tables);
+        let name = process.line.name();
+        world.history.say(format!("{name} shows account {id}: {}", show(&content)));
+        world.judge(|oracle| oracle.shown(id, &content, &glance));
+    }
+}
+
+/// Reads by the number the account has, or had.
+async fn look_up(world: &World, process: &Process, id: i64) {
+    let possible = world.oracle.lock().possible(id);
+    let numbers: Vec<i64> = possible.iter().flatten().map(|account| account.number).collect();
+    let Some(number) = numbers.last().copied() else { return };
+    let key = KeySelector::Lookup { lookup: 0, key: tables::number_key(number) };
+    let Some(Ok(outcome)) = answered(process, process.group.read(whole(key))).await else { return };
+    let content: Content = tables::account_of(&outcome.tables);
+    let name = process.line.name();
+    world.history.say(format!("{name} shows number {number}: {}", show(&content)));
+    let has = |content: &Content| content.as_ref().is_some_and(|a| a.number == number);
+    match &content {
+        Some(_) if !has(&content) => {
+            world.violate(format!("a read by number {number} shows {}", show(&content)));
+        }
+        None if possible.iter().all(has) && !world.settings.failover => {
+            world.violate(format!("number {number} is account {id}'s, and was not found"));
+        }
+        _ => {}
+    }
+}
+
+/// Right after an acknowledgement, past the cache of the same node: refused, or complete (R25).
+async fn past_the_cache(world: &World, process: &Process, id: i64) {
+    let mut call = whole(KeySelector::Root(tables::root(id)));
+    call.no_bypass = false;
+    let glance = world.oracle.lock().glance(id);
+    if let Some(Ok(outcome)) = answered(process, process.group.bypass_read(call)).await {
+        let content = tables::account_of(&outcome.tables);
+        world.history.say(format!("past the cache, account {id}: {}", show(&content)));
+        world.judge(|oracle| oracle.shown(id, &content, &glance));
+    }
+}

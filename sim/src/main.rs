@@ -1,0 +1,125 @@
+//! `cargo xtask sim`: many seeds, one seed, or the proof that the simulator can fail.
+
+// a command-line tool talks to its user on the standard streams
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use serde::Serialize;
+use sim::Outcome;
+
+/// Lines of a failing history that are printed; all of one seed with `--seed`.
+const LINES_MAX: usize = 120;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask sim", about = "Simulate whole nodes and try to lose a write")]
+struct Args {
+    /// How many seeds
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first of them; 0: drawn from the clock
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Run this one seed and print its whole history
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Write the figures here
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Print what the nodes log, too
+    #[arg(long)]
+    log: bool,
+    /// Stop after this many failing seeds
+    #[arg(long, default_value_t = 1)]
+    failures: usize,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    seeds: u64,
+    failed: Vec<u64>,
+    acknowledged: u64,
+    in_doubt: u64,
+    reads: u64,
+    seconds: f64,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.log {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_writer(std::io::stderr)
+            .init();
+    }
+    match many(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(args: &Args) -> anyhow::Result<bool> {
+    let begun = Instant::now();
+    let first = match (args.seed, args.first) {
+        (Some(seed), _) => seed,
+        (None, 0) => std::time::UNIX_EPOCH.elapsed()?.as_micros() as u64,
+        (None, first) => first,
+    };
+    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    let mut figures = Figures {
+        seeds: 0,
+        failed: Vec::new(),
+        acknowledged: 0,
+        in_doubt: 0,
+        reads: 0,
+        seconds: 0.0,
+    };
+    for seed in first..first.saturating_add(count) {
+        let outcome = sim::run(seed);
+        figures.seeds += 1;
+        figures.acknowledged += outcome.acknowledged;
+        figures.in_doubt += outcome.in_doubt;
+        figures.reads += outcome.reads;
+        if outcome.violation.is_some() || args.seed.is_some() {
+            print(&outcome, if args.seed.is_some() { usize::MAX } else { LINES_MAX });
+        }
+        if outcome.violation.is_some() {
+            figures.failed.push(seed);
+            if figures.failed.len() >= args.failures {
+                break;
+            }
+        }
+    }
+    figures.seconds = begun.elapsed().as_secs_f64();
+    println!(
+        "{} seeds from {first}, {} failed, {} acknowledged, {} in doubt, {} reads, {:.1} s",
+        figures.seeds,
+        figures.failed.len(),
+        figures.acknowledged,
+        figures.in_doubt,
+        figures.reads,
+        figures.seconds
+    );
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&figures)?)?;
+    }
+    Ok(figures.failed.is_empty())
+}
+
+fn print(outcome: &Outcome, lines_max: usize) {
+    let skipped = outcome.history.len().saturating_sub(lines_max);
+    if skipped > 0 {
+        println!("... {skipped} earlier lines; all with --seed {}", outcome.seed);
+    }
+    outcome.history.iter().skip(skipped).for_each(|line| println!("{line}"));
+    if let Some(violation) = &outcome.violation {
+        println!("seed {} fails: {violation}\n", outcome.seed);
+    }
+}

@@ -1,0 +1,70 @@
+//! What a seed means: the shape of its history, drawn once at the beginning.
+//!
+//! Owns the ranges. Everything later is drawn from the generator returned beside the settings.
+
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The shape of one history.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub seed: u64,
+    pub nodes: usize,
+    pub keys: i64,
+    pub clients: usize,
+    pub steps_per_client: usize,
+    pub disturbances: usize,
+    pub lanes: u16,
+    pub relaxed: bool,
+    pub sync_interval: Duration,
+    pub backend_async: bool,
+    /// A trigger of the database refuses some rows for good.
+    pub poison: bool,
+    pub failover: bool,
+    pub segments: u64,
+}
+
+/// Segments are small, so that histories rotate and trim them.
+pub const SEGMENT_BYTES: u64 = 16 << 10;
+
+impl Settings {
+    /// Draws the settings of a seed.
+    pub fn of(seed: u64) -> (Self, ChaCha8Rng) {
+        let mut dice = ChaCha8Rng::seed_from_u64(seed);
+        let settings = Self {
+            seed,
+            nodes: if dice.random_bool(0.45) { 1 } else { 2 },
+            keys: dice.random_range(2..=6),
+            clients: dice.random_range(1..=3),
+            steps_per_client: dice.random_range(4..=16),
+            disturbances: dice.random_range(1..=9),
+            lanes: dice.random_range(1..=3),
+            relaxed: dice.random_bool(0.2),
+            sync_interval: Duration::from_millis(dice.random_range(5..=60)),
+            backend_async: dice.random_bool(0.5),
+            poison: dice.random_bool(0.15),
+            failover: dice.random_bool(0.25),
+            segments: dice.random_range(4..=8),
+        };
+        (settings, dice)
+    }
+
+    /// One line for the head of a history.
+    pub fn line(&self) -> String {
+        let durability = if self.relaxed { "relaxed" } else { "sync" };
+        let commit = if self.backend_async { "async" } else { "sync" };
+        format!(
+            "seed {}: {} node(s), {} keys, {} client(s), {} lane(s), journal {durability}, \
+             backend commits {commit}{}{}",
+            self.seed,
+            self.nodes,
+            self.keys,
+            self.clients,
+            self.lanes,
+            if self.poison { ", poisoned rows" } else { "" },
+            if self.failover { ", failover" } else { "" },
+        )
+    }
+}

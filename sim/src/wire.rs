@@ -1,0 +1,469 @@
+//! A process's way to the database: delays, broken connections, an answer that never comes; and
+//! the oracle's eye on every commit.
+//!
+//! Owns nothing of the database's content: that is the double's. Each act happens at once and as
+//! a whole; what can go wrong is before it and after it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cachetier_journal::Sequence;
+use cachetier_model::node_config::TableConfig;
+use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
+use cachetier_write_through::{
+    Backend, BackendError, BackendFuture, BackendIdentity, Chunk, Claim, ClaimRequest, Fence,
+    FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, LoadInfo, LoadSpec,
+    Leave, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest, WalState,
+    WriterId, WriterRow,
+};
+use futures::FutureExt;
+use rand::RngExt;
+
+use crate::check;
+use crate::line::{Line, Step};
+use crate::tables;
+use crate::world::{GROUP_UID, World};
+
+/// See the module. Cheap to clone.
+#[derive(Clone)]
+pub struct Wire {
+    world: Weak<World>,
+    line: Arc<Line>,
+}
+
+fn broken() -> BackendError {
+    BackendError::new("use the database", Reason::BackendUnreachable, "the connection broke")
+}
+
+/// A sequence as people read it.
+pub fn place(sequence: u64) -> String {
+    Sequence::from_stored(sequence).map_or_else(|| sequence.to_string(), |s| s.to_string())
+}
+
+impl Wire {
+    pub fn new(world: &Arc<World>, line: &Arc<Line>) -> Self {
+        Self { world: Arc::downgrade(world), line: Arc::clone(line) }
+    }
+
+    async fn world(&self) -> Arc<World> {
+        match self.world.upgrade() {
+            Some(world) => world,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The way there.
+    async fn go(&self) -> Result<Arc<World>, BackendError> {
+        let world = self.world().await;
+        if self.line.dies_at(Step::Database) {
+            return std::future::pending().await;
+        }
+        self.travel(&world).await;
+        if world.weather.lock().database_away {
+            return Err(broken());
+        }
+        let breaks = world.weather.lock().breaks;
+        if world.chance(breaks) {
+            world.history.say(format!("{}: a connection breaks before the act", self.line.name()));
+            return Err(broken());
+        }
+        Ok(world)
+    }
+
+    /// The way back.
+    async fn back<T>(&self, world: &World, answer: T) -> Result<T, BackendError> {
+        if self.line.dies_at(Step::Database) {
+            return std::future::pending().await;
+        }
+        self.travel(world).await;
+        let breaks = world.weather.lock().breaks;
+        if world.chance(breaks) {
+            world.history.say(format!("{}: a connection breaks after the act", self.line.name()));
+            return Err(broken());
+        }
+        Ok(answer)
+    }
+
+    async fn travel(&self, world: &World) {
+        let way_max = world.weather.lock().way_max.as_micros() as u64;
+        let micros = world.draw(|dice| match dice.random_range(0..10) {
+            0..=3 => 0,
+            4..=8 => dice.random_range(0..=2_000),
+            _ => dice.random_range(0..=way_max.max(2_000)),
+        });
+        match micros {
+            0 => tokio::task::yield_now().await,
+            micros => tokio::time::sleep(Duration::from_micros(micros)).await,
+        }
+        let held = world.weather.lock().held.get(&self.line.node).copied();
+        if let Some(until) = held {
+            tokio::time::sleep_until(until).await;
+        }
+        if self.line.is_dead() {
+            std::future::pending().await
+        }
+    }
+
+    /// There, the act, and back.
+    fn cross<'a, T: Send + 'a>(
+        &'a self,
+        act: impl for<'d> FnOnce(&'d World) -> BackendFuture<'d, T> + Send + 'a,
+        done: impl FnOnce(&World, &T) + Send + 'a,
+    ) -> BackendFuture<'a, T> {
+        Box::pin(async move {
+            let world = self.go().await?;
+            let answer = act(&world).await?;
+            done(&world, &answer);
+            self.back(&world, answer).await
+        })
+    }
+}
+
+fn nothing<T>(_: &World, _: &T) {}
+
+/// A standby that lags has every synchronous change of the bookkeeping.
+fn synchronous(world: &World) {
+    let mut standby = world.standby.lock();
+    if standby.is_some() {
+        *standby = Some(world.database.standby());
+    }
+}
+
+impl Backend for Wire {
+    fn identify(&self) -> BackendFuture<'_, BackendIdentity> {
+        self.cross(|w| w.database.identify(), nothing)
+    }
+
+    fn discover<'a>(&'a self, tables: &'a [TableConfig]) -> BackendFuture<'a, GroupSchema> {
+        let tables = tables.to_vec();
+        self.cross(
+            move |w| Box::pin(async move { w.database.discover(&tables).await }),
+            nothing,
+        )
+    }
+
+    fn use_schema(&self, _schema: Arc<GroupSchema>) {}
+
+    fn prepare_bookkeeping(&self) -> BackendFuture<'_, ()> {
+        self.cross(|w| w.database.prepare_bookkeeping(), nothing)
+    }
+
+    fn claim(&self, request: ClaimRequest) -> BackendFuture<'_, Claim> {
+        let done = |world: &World, claim: &Claim| {
+            synchronous(world);
+            let lanes: Vec<String> = claim.lanes.iter().map(|l| place(l.position)).collect();
+            world.history.say(format!(
+                "{} claims with token {}, positions {}",
+                self.line.name(),
+                claim.token,
+                lanes.join(" ")
+            ));
+            world.judge(|oracle| oracle.claimed(&self.line.node, claim.token));
+        };
+        self.cross(|w| w.database.claim(request), done)
+    }
+
+    fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover> {
+        let epoch = request.epoch;
+        let done = move |world: &World, takeover: &Takeover| {
+            synchronous(world);
+            world.history.say(format!(
+                "{} takes {} slots at the database, epoch {epoch}",
+                self.line.name(),
+                takeover.owned.len()
+            ));
+        };
+        self.cross(|w| w.database.take_slots(request), done)
+    }
+
+    fn holders<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, Vec<SlotHolder>> {
+        let group_uid = group_uid.to_owned();
+        self.cross(
+            move |w| Box::pin(async move { w.database.holders(&group_uid).await }),
+            nothing,
+        )
+    }
+
+    fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>> {
+        let done = |world: &World, changed: &Option<Vec<LaneClaim>>| {
+            synchronous(world);
+            let lanes = changed.as_ref().map(Vec::len);
+            world.history.say(format!("{} changes its lanes: {lanes:?}", self.line.name()));
+        };
+        self.cross(|w| w.database.change_lanes(change), done)
+    }
+
+    fn forget_group<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, ()> {
+        let group_uid = group_uid.to_owned();
+        self.cross(
+            move |w| Box::pin(async move { w.database.forget_group(&group_uid).await }),
+            nothing,
+        )
+    }
+
+    fn leave_group(&self, leave: Leave) -> BackendFuture<'_, Vec<String>> {
+        self.cross(|w| w.database.leave_group(leave), nothing)
+    }
+
+    fn open_lane(&self, writer: WriterId) -> BackendFuture<'_, Box<dyn LaneSession>> {
+        let wire = self.clone();
+        self.cross(
+            move |w| {
+                Box::pin(async move {
+                    let inner = w.database.open_lane(writer).await?;
+                    Ok(Box::new(WireLane { wire, inner, broken: false }) as Box<dyn LaneSession>)
+                })
+            },
+            nothing,
+        )
+    }
+
+    fn read_instances<'a>(
+        &'a self,
+        keys: &'a [RootKey],
+    ) -> BackendFuture<'a, Vec<Option<Instance>>> {
+        let keys = keys.to_vec();
+        self.cross(
+            move |w| Box::pin(async move { w.database.read_instances(&keys).await }),
+            nothing,
+        )
+    }
+
+    fn resolve_lookup<'a>(
+        &'a self,
+        lookup: LookupId,
+        values: &'a [Value],
+    ) -> BackendFuture<'a, Option<RootKey>> {
+        let values = values.to_vec();
+        self.cross(
+            move |w| Box::pin(async move { w.database.resolve_lookup(lookup, &values).await }),
+            nothing,
+        )
+    }
+
+    fn expected_rows(&self) -> BackendFuture<'_, Vec<u64>> {
+        self.cross(|w| w.database.expected_rows(), nothing)
+    }
+
+    fn plan_chunks<'a>(
+        &'a self,
+        chunks: u32,
+        _filter: &'a str,
+    ) -> BackendFuture<'a, Vec<KeyRange>> {
+        self.cross(move |w| w.database.plan_chunks(chunks, ""), nothing)
+    }
+
+    fn open_scan(&self, request: ScanRequest) -> BackendFuture<'_, Box<dyn Scan>> {
+        let wire = self.clone();
+        self.cross(
+            move |w| {
+                Box::pin(async move {
+                    let inner = w.database.open_scan(request).await?;
+                    Ok(Box::new(WireScan { wire, inner }) as Box<dyn Scan>)
+                })
+            },
+            nothing,
+        )
+    }
+
+    fn create_load(&self, spec: LoadSpec) -> BackendFuture<'_, LoadInfo> {
+        self.cross(|w| w.database.create_load(spec), nothing)
+    }
+
+    fn load_info<'a>(
+        &'a self,
+        _group_uid: &'a str,
+        _load_id: &'a str,
+    ) -> BackendFuture<'a, Option<LoadInfo>> {
+        unused("load_info")
+    }
+
+    fn take_chunk<'a>(
+        &'a self,
+        _group_uid: &'a str,
+        _load_id: &'a str,
+        _worker: &'a str,
+        _lease: Duration,
+    ) -> BackendFuture<'a, Option<Chunk>> {
+        unused("take_chunk")
+    }
+
+    fn renew_chunk<'a>(&'a self, _chunk: &'a Chunk, _lease: Duration) -> BackendFuture<'a, bool> {
+        unused("renew_chunk")
+    }
+
+    fn finish_chunk<'a>(&'a self, _chunk: &'a Chunk, _instances: u64) -> BackendFuture<'a, bool> {
+        unused("finish_chunk")
+    }
+
+    fn give_back_chunk<'a>(&'a self, _chunk: &'a Chunk) -> BackendFuture<'a, ()> {
+        unused("give_back_chunk")
+    }
+
+    fn list_rejects<'a>(
+        &'a self,
+        group_uid: &'a str,
+        limit: u32,
+    ) -> BackendFuture<'a, Vec<RejectEntry>> {
+        let group_uid = group_uid.to_owned();
+        self.cross(
+            move |w| Box::pin(async move { w.database.list_rejects(&group_uid, limit).await }),
+            nothing,
+        )
+    }
+
+    fn reject_tail(&self, id: u64) -> BackendFuture<'_, Vec<RejectEntry>> {
+        self.cross(move |w| w.database.reject_tail(id), nothing)
+    }
+
+    fn discard_reject<'a>(&'a self, id: u64, by: &'a Fence) -> BackendFuture<'a, u32> {
+        let by = by.clone();
+        self.cross(
+            move |w| Box::pin(async move { w.database.discard_reject(id, &by).await }),
+            nothing,
+        )
+    }
+
+    fn replay_reject<'a>(&'a self, id: u64, by: &'a Fence) -> BackendFuture<'a, u32> {
+        let by = by.clone();
+        self.cross(
+            move |w| Box::pin(async move { w.database.replay_reject(id, &by).await }),
+            |world, _| check::all_stored(world),
+        )
+    }
+}
+
+/// Calls of the preload's pods, which no node makes.
+fn unused<'a, T: Send + 'a>(what: &'static str) -> BackendFuture<'a, T> {
+    let error = BackendError::new(what, Reason::Internal, "the simulator has no preload pods");
+    std::future::ready(Err(error)).boxed()
+}
+
+struct WireLane {
+    wire: Wire,
+    inner: Box<dyn LaneSession>,
+    /// A connection that broke stays broken.
+    broken: bool,
+}
+
+impl WireLane {
+    fn note<T>(&mut self, answer: Result<T, BackendError>) -> Result<T, BackendError> {
+        let lasting = |e: &BackendError| {
+            e.disposition() != cachetier_write_through::Disposition::Reject
+        };
+        self.broken |= answer.as_ref().is_err_and(lasting);
+        answer
+    }
+
+    async fn send(&mut self, request: &FlushRequest<'_>) -> Result<FlushOutcome, BackendError> {
+        let world = self.wire.go().await?;
+        let outcome = self.inner.flush(request).await;
+        match &outcome {
+            Ok(FlushOutcome::Committed) => committed(&world, &self.wire.line, request),
+            Ok(FlushOutcome::FenceMissed) => world.history.say(format!(
+                "{} lane {}: the fence refuses a batch",
+                self.wire.line.name(),
+                request.fence.writer.lane
+            )),
+            Err(error) => world.history.say(format!(
+                "{} lane {}: a batch is refused: {}",
+                self.wire.line.name(),
+                request.fence.writer.lane,
+                error.reason
+            )),
+        }
+        self.wire.back(&world, outcome?).await
+    }
+}
+
+impl LaneSession for WireLane {
+    fn flush<'a>(&'a mut self, request: &'a FlushRequest<'a>) -> BackendFuture<'a, FlushOutcome> {
+        Box::pin(async move {
+            if self.broken {
+                return Err(broken());
+            }
+            let answer = self.send(request).await;
+            self.note(answer)
+        })
+    }
+
+    fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
+        Box::pin(async move {
+            if self.broken {
+                return Err(broken());
+            }
+            let answer = async {
+                let world = self.wire.go().await?;
+                let row = self.inner.writer().await?;
+                self.wire.back(&world, row).await
+            };
+            let answer = answer.await;
+            self.note(answer)
+        })
+    }
+
+    fn wal(&mut self) -> BackendFuture<'_, WalState> {
+        Box::pin(async move {
+            if self.broken {
+                return Err(broken());
+            }
+            let answer = async {
+                let world = self.wire.go().await?;
+                let state = self.inner.wal().await?;
+                self.wire.back(&world, state).await
+            };
+            let answer = answer.await;
+            self.note(answer)
+        })
+    }
+}
+
+struct WireScan {
+    wire: Wire,
+    inner: Box<dyn Scan>,
+}
+
+impl Scan for WireScan {
+    fn next(&mut self) -> BackendFuture<'_, Option<Vec<(RootKey, Instance)>>> {
+        Box::pin(async move {
+            let world = self.wire.go().await?;
+            let page = self.inner.next().await?;
+            self.wire.back(&world, page).await
+        })
+    }
+}
+
+/// The database committed a batch: by whom, of which slots, with what result.
+fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
+    let fence = &request.fence;
+    let schema = tables::schema();
+    let statements = request.waves.iter().flat_map(|wave| &wave.statements);
+    let keys: BTreeSet<RootKey> = statements
+        .flat_map(|s| s.rows.iter().filter_map(|row| schema.root_key_of_row(s.table, row).ok()))
+        .collect();
+    if request.rows() > 0 || !request.rejects.is_empty() {
+        world.history.say(format!(
+            "{} lane {} commits {} rows, {} set aside, position {} to {}",
+            line.name(),
+            fence.writer.lane,
+            request.rows(),
+            request.rejects.len(),
+            place(fence.position),
+            place(request.next)
+        ));
+    }
+    world.judge(|oracle| oracle.committed_by(&line.node, fence.token));
+    let slots: Vec<SlotId> = keys.iter().map(RootKey::slot).collect();
+    let holders = world.database.holders(GROUP_UID).now_or_never().and_then(Result::ok);
+    let mine = holders.into_iter().flatten().find(|holder| holder.node == line.node);
+    if let Some(foreign) = slots.iter().find(|s| !mine.as_ref().is_some_and(|m| m.slots.contains(**s)))
+    {
+        let slot = foreign.number();
+        world.violate(format!("{} wrote rows of slot {slot}, which is not its own", line.name()));
+    }
+    check::all_stored(world);
+    if world.chance(0.1) {
+        check::position_is_synced(world, &line.node, request.next);
+    }
+}

@@ -1,0 +1,69 @@
+//! Command line of the torture. Exit codes: 0 nothing lost, 1 failed, 3 something was lost,
+//! doubled or reordered.
+
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool")]
+
+use anyhow::Context;
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+use system_tests::torture::{self, TortureOptions};
+
+/// Real processes, killed and cut off at random under load; nothing acknowledged may be lost
+#[derive(Parser, Debug)]
+#[command(name = "torture")]
+struct Args {
+    #[arg(long, default_value_t = 5.0)]
+    minutes: f64,
+    /// Decides which faults come when; default: another one at each start
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Concurrent writers; a reader runs beside every fourth
+    #[arg(long, default_value_t = 32)]
+    writers: usize,
+    /// Counters, each written by one writer
+    #[arg(long, default_value_t = 1_000)]
+    counters: i64,
+    /// Sync or Async, of the flush transactions
+    #[arg(long, default_value = "Async")]
+    backend_commit: String,
+    /// Seconds of faults in one round
+    #[arg(long, default_value_t = 12.0)]
+    round: f64,
+    /// Where the node's log is kept when something is wrong
+    #[arg(long, default_value = "out/torture")]
+    keep: PathBuf,
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<ExitCode> {
+    let args = Args::parse();
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+    let options = TortureOptions {
+        duration: Duration::try_from_secs_f64(args.minutes * 60.0)?,
+        seed: args.seed.unwrap_or(since.as_nanos() as u64),
+        writers: args.writers.max(1),
+        counters: args.counters.max(1),
+        backend_commit: args.backend_commit,
+        round: Duration::try_from_secs_f64(args.round)?,
+        keep: args.keep,
+    };
+    println!("seed {}", options.seed);
+    let report = torture::run(&options, |line| println!("{line}")).await?;
+    let text = serde_json::to_string_pretty(&report)?;
+    println!("{text}");
+    for violation in &report.violations {
+        eprintln!("\n{violation}");
+    }
+    if let Some(path) = &args.json {
+        std::fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(match (report.clean(), &report.error) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, Some(_)) => ExitCode::FAILURE,
+        (false, None) => ExitCode::from(3),
+    })
+}
