@@ -100,8 +100,7 @@ impl Deed {
         let mut guards = Vec::new();
         let operations = match &self.act {
             Act::Open { number } => {
-                let row =
-                    vec![int(self.id), int(*number), int(self.version), filler(self.version)];
+                let row = vec![int(self.id), int(*number), int(self.version), filler(self.version)];
                 vec![Operation::Insert { table: ACCOUNT, row }]
             }
             Act::Touch => vec![mark(Vec::new())],
@@ -129,7 +128,9 @@ impl fmt::Display for Deed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { id, version, act } = self;
         match act {
-            Act::Open { number } => write!(f, "account {id}: open as no. {number}, version {version}"),
+            Act::Open { number } => {
+                write!(f, "account {id}: open as no. {number}, version {version}")
+            }
             Act::Touch => write!(f, "account {id}: touch, version {version}"),
             Act::Put { name } => write!(f, "account {id}: put item {name}, version {version}"),
             Act::Take { name } => write!(f, "account {id}: take item {name}, version {version}"),

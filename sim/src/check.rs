@@ -155,8 +155,10 @@ pub async fn compare(world: &World) {
         let possible = world.oracle.lock().possible(id);
         if !possible.contains(&held) {
             let expected = world.oracle.lock().show(id);
-            let words =
-                format!("account {id}: the database ends with {}, expected {expected}", show(&held));
+            let words = format!(
+                "account {id}: the database ends with {}, expected {expected}",
+                show(&held)
+            );
             world.violate(words);
         }
         world.judge(|oracle| {
@@ -189,7 +191,8 @@ async fn read(world: &World, process: &Process, id: i64) {
             let content = tables::account_of(&outcome.tables);
             world.judge(|oracle| oracle.shown(id, &content, &glance));
             if covered && content.is_some() && outcome.source != Source::Cache {
-                world.violate(format!("account {id} is not loaded, and its slot counts as covered"));
+                world
+                    .violate(format!("account {id} is not loaded, and its slot counts as covered"));
             }
         }
         Err(error) => world.violate(format!("account {id} cannot be read at the end: {error}")),

@@ -183,7 +183,7 @@ async fn past_the_cache(world: &World, process: &Process, id: i64) {
     let mut call = whole(KeySelector::Root(tables::root(id)));
     call.no_bypass = false;
     let glance = world.oracle.lock().glance(id);
-    if let Some(Ok(outcome)) = answered(process, process.group.bypass_read(call)).await {
+    if let Some(Ok(outcome)) = answered(process, process.group.bypass_read(&call)).await {
         let content = tables::account_of(&outcome.tables);
         world.history.say(format!("past the cache, account {id}: {}", show(&content)));
         world.judge(|oracle| oracle.shown(id, &content, &glance));

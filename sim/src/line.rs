@@ -55,12 +55,7 @@ pub struct Line {
 }
 
 impl Line {
-    pub fn new(
-        node: &str,
-        life: u32,
-        disk: FaultyFileSystem,
-        on_death: OnDeath,
-    ) -> Arc<Self> {
+    pub fn new(node: &str, life: u32, disk: FaultyFileSystem, on_death: OnDeath) -> Arc<Self> {
         Arc::new(Self {
             node: node.to_owned(),
             life,

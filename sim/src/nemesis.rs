@@ -81,7 +81,11 @@ async fn one(world: &Arc<World>) {
 }
 
 /// Runs a disturbance's end after a while.
-fn later(world: &Arc<World>, millis: std::ops::Range<u64>, end: impl FnOnce(&World) + Send + 'static) {
+fn later(
+    world: &Arc<World>,
+    millis: std::ops::Range<u64>,
+    end: impl FnOnce(&World) + Send + 'static,
+) {
     let millis = world.draw(|dice| dice.random_range(millis));
     let world = Arc::clone(world);
     tokio::spawn(async move {
@@ -199,7 +203,9 @@ fn is_poisoned(statement: &Statement<'_>) -> bool {
 /// A process that is frozen towards the database, with whatever it has in flight.
 fn hold(world: &World, process: &Process) {
     let millis = world.draw(|dice| dice.random_range(100..4_000));
-    world.history.say(format!("{} does not reach the database for {millis} ms", process.line.name()));
+    world
+        .history
+        .say(format!("{} does not reach the database for {millis} ms", process.line.name()));
     let until = Instant::now() + Duration::from_millis(millis);
     world.weather.lock().held.insert(process.line.node.clone(), until);
 }

@@ -225,7 +225,6 @@ impl Oracle {
         }
     }
 
-
     /// A journal with relaxed durability lost what it had not synced for this long.
     pub fn journal_lost(&mut self, window: Duration) {
         let now = Instant::now();
@@ -278,8 +277,10 @@ impl Oracle {
                 } else {
                     "which never stood"
                 };
-                let words =
-                    format!("account {id}: the database holds {}, {what} ({before})", show(content));
+                let words = format!(
+                    "account {id}: the database holds {}, {what} ({before})",
+                    show(content)
+                );
                 self.violate(words);
             }
         }

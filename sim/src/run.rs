@@ -84,9 +84,9 @@ async fn live(world: &Arc<World>) {
     check::compare(world).await;
     world.history.say("everything is at rest; all nodes stop and start again");
     for process in world.processes() {
-        process.line.die(crate::line::Death::PowerCut(
-            cachetier_journal::file_system::PowerCut::LoseAll,
-        ));
+        process
+            .line
+            .die(crate::line::Death::PowerCut(cachetier_journal::file_system::PowerCut::LoseAll));
     }
     check::heal(world).await;
     check::compare(world).await;
@@ -132,4 +132,3 @@ fn calm(world: &World) {
         }
     }
 }
-

@@ -134,10 +134,7 @@ impl File for VolumeFile {
         if spend(&self.volume.line.failing_syncs) {
             // the pages are dropped, as a kernel does, and the next sync would succeed
             self.volume.disk.set_faults(|operation| {
-                let sync = matches!(
-                    operation,
-                    cachetier_journal::file_system::Operation::Sync(_)
-                );
+                let sync = matches!(operation, cachetier_journal::file_system::Operation::Sync(_));
                 sync.then_some(cachetier_journal::file_system::Fault::Error(EIO))
             });
             let failed = self.file.sync_data();

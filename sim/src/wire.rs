@@ -13,9 +13,9 @@ use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
 use cachetier_write_through::{
     Backend, BackendError, BackendFuture, BackendIdentity, Chunk, Claim, ClaimRequest, Fence,
-    FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, LoadInfo, LoadSpec,
-    Leave, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest, WalState,
-    WriterId, WriterRow,
+    FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, Leave, LoadInfo,
+    LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest,
+    WalState, WriterId, WriterRow,
 };
 use futures::FutureExt;
 use rand::RngExt;
@@ -137,10 +137,7 @@ impl Backend for Wire {
 
     fn discover<'a>(&'a self, tables: &'a [TableConfig]) -> BackendFuture<'a, GroupSchema> {
         let tables = tables.to_vec();
-        self.cross(
-            move |w| Box::pin(async move { w.database.discover(&tables).await }),
-            nothing,
-        )
+        self.cross(move |w| Box::pin(async move { w.database.discover(&tables).await }), nothing)
     }
 
     fn use_schema(&self, _schema: Arc<GroupSchema>) {}
@@ -179,10 +176,7 @@ impl Backend for Wire {
 
     fn holders<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, Vec<SlotHolder>> {
         let group_uid = group_uid.to_owned();
-        self.cross(
-            move |w| Box::pin(async move { w.database.holders(&group_uid).await }),
-            nothing,
-        )
+        self.cross(move |w| Box::pin(async move { w.database.holders(&group_uid).await }), nothing)
     }
 
     fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>> {
@@ -349,9 +343,8 @@ struct WireLane {
 
 impl WireLane {
     fn note<T>(&mut self, answer: Result<T, BackendError>) -> Result<T, BackendError> {
-        let lasting = |e: &BackendError| {
-            e.disposition() != cachetier_write_through::Disposition::Reject
-        };
+        let lasting =
+            |e: &BackendError| e.disposition() != cachetier_write_through::Disposition::Reject;
         self.broken |= answer.as_ref().is_err_and(lasting);
         answer
     }
@@ -457,7 +450,8 @@ fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
     let slots: Vec<SlotId> = keys.iter().map(RootKey::slot).collect();
     let holders = world.database.holders(GROUP_UID).now_or_never().and_then(Result::ok);
     let mine = holders.into_iter().flatten().find(|holder| holder.node == line.node);
-    if let Some(foreign) = slots.iter().find(|s| !mine.as_ref().is_some_and(|m| m.slots.contains(**s)))
+    if let Some(foreign) =
+        slots.iter().find(|s| !mine.as_ref().is_some_and(|m| m.slots.contains(**s)))
     {
         let slot = foreign.number();
         world.violate(format!("{} wrote rows of slot {slot}, which is not its own", line.name()));

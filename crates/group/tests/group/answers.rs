@@ -93,12 +93,12 @@ async fn reads_past_the_store_wait_for_their_turn_only_as_long_as_is_said() {
         let key = KeySelector::Root(root(theirs));
         ReadCall { key, plan: ReadPlan::default(), no_bypass: false }
     };
-    assert!(node.group.bypass_read(call()).await.unwrap().found);
+    assert!(node.group.bypass_read(&call()).await.unwrap().found);
     let holder = scene.postgres.client().await;
     holder.batch_execute("BEGIN; LOCK TABLE account IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let calls = [call(), call()].map(|call| {
         let group = node.group.clone();
-        tokio::spawn(async move { group.bypass_read(call).await })
+        tokio::spawn(async move { group.bypass_read(&call).await })
     });
     // one has the only place, and waits for the table; the other one hears that there is no room
     let heard = tokio::time::timeout(Duration::from_secs(8), futures::future::select_all(calls));
