@@ -171,6 +171,7 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
         ramp: Duration::from_secs_f64(arguments.ramp),
         rate: arguments.rate,
         writes_only: false,
+        never_sleep: false,
     };
     let targets = targets(&arguments).await?;
     let name = if arguments.target == Side::Backend { "backend" } else { "cache" };

@@ -42,6 +42,9 @@ pub struct RunOptions {
     pub rate: Option<f64>,
     /// Leaves the reads out, for what has to do with writes alone.
     pub writes_only: bool,
+    /// The driver never sleeps, so that no answer waits for it to wake up: for a driver that has
+    /// its processor to itself.
+    pub never_sleep: bool,
 }
 
 /// Who looks at the answers beside the histograms.
@@ -149,11 +152,31 @@ pub async fn measure(
             tokio::spawn(client.run(offset.unwrap_or_default()))
         })
         .collect();
+    let _awake = options.never_sleep.then(Awake::new);
     let mut total = Measured::new()?;
     for client in clients {
         total.merge(&client.await??)?;
     }
     Ok(total)
+}
+
+/// A task that always has something to do, until it is dropped.
+struct Awake(tokio::task::JoinHandle<()>);
+
+impl Awake {
+    fn new() -> Self {
+        Self(tokio::spawn(async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        }))
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 struct Client {

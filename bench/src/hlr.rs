@@ -170,7 +170,10 @@ impl HlrOptions {
             ),
             (
                 "processors",
-                format!("servers on {}, driver on {}", self.pinning.servers, self.pinning.driver),
+                format!(
+                    "servers on {}, driver on {}; the driver polls without sleeping on both sides",
+                    self.pinning.servers, self.pinning.driver
+                ),
             ),
         ];
         pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()

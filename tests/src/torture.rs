@@ -27,6 +27,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use writer::Load;
 
+/// Once all is well again, each writer must get so many writes through, on average.
+const ACKNOWLEDGED_AFTER: u64 = 20;
+
 #[derive(Clone, Debug)]
 pub struct TortureOptions {
     pub duration: Duration,
@@ -116,6 +119,8 @@ async fn rounds(
         counters.note("healing");
         stage.heal().await.context("healing after the round")?;
         let before = report.acknowledged;
+        let more = ACKNOWLEDGED_AFTER * options.writers as u64;
+        counters.progress(more).await.context("writing on after the round")?;
         load.stop().await?;
         stage.flushed().await.context("flushing after the round")?;
         verify::round(stage, &counters).await.context("checking after the round")?;

@@ -124,6 +124,7 @@ fn e2e_a_backend_stopped_for_twenty_seconds_loses_nothing() -> Result<()> {
         ensure!(!reason.is_empty() && !message.is_empty(), "no reason given");
         Ok(())
     })();
+    // the outage lasts as long as the name says, also when everything was seen sooner
     std::thread::sleep(Duration::from_secs(20).saturating_sub(outage.elapsed()));
     xtask(&["cluster", "backend", "start"])?;
     result?;

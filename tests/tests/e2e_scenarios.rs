@@ -1,6 +1,10 @@
 //! What administrators do to hosts, Secrets, volumes and namespaces under a living group.
 
-#![allow(clippy::indexing_slicing, reason = "a field that is missing fails the test")]
+#![allow(
+    clippy::indexing_slicing,
+    clippy::print_stderr,
+    reason = "a field that is missing fails the test, and a person must know what is left behind"
+)]
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

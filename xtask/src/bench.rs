@@ -1,13 +1,10 @@
 //! `cargo xtask bench`: builds the benchmark optimised and hands everything else to it. What runs
-//! against processes of this host needs the node's program beside it.
+//! against processes of this host finds the node's program beside it.
 
 use anyhow::Result;
 use clap::Args;
 
 use crate::{process, workspace};
-
-/// Benchmarks that start a node.
-const STAGED: [&str; 2] = ["hlr", "flush"];
 
 #[derive(Args)]
 pub struct BenchArgs {
@@ -23,13 +20,11 @@ pub struct BenchArgs {
 
 pub fn run(args: &BenchArgs) -> Result<()> {
     let BenchArgs { name, profile, args } = args;
+    // both at every time: another selection would mean other features and a second build
     let mut build = workspace::cargo();
-    build.args(["build", "--quiet", "--profile", profile, "--package", "bench"]);
-    if STAGED.contains(&name.as_str()) {
-        build.args(["--package", "cache-node"]);
-    }
+    build.args(["build", "--profile", profile, "--package", "bench", "--package", "cache-node"]);
     process::run(&mut build)?;
-    let folder = if profile == "dev" { "debug" } else { profile };
+    let folder = if profile == "dev" { "debug" } else { profile.as_str() };
     let program = workspace::target_dir().join(folder).join("bench");
     let mut command = std::process::Command::new(program);
     process::run(command.arg(name).args(args))

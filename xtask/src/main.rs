@@ -12,6 +12,7 @@ mod demo;
 mod e2e;
 mod generate;
 mod image;
+mod instructions;
 mod lint;
 mod process;
 mod scenarios;

@@ -27,7 +27,8 @@ pub fn run(args: &TortureArgs) -> Result<()> {
         "--bin",
         "cache-node",
     ]))?;
-    let folder = workspace::target_dir().join(if profile == "dev" { "debug" } else { profile });
+    let folder =
+        workspace::target_dir().join(if profile == "dev" { "debug" } else { profile.as_str() });
     let mut command = std::process::Command::new(folder.join("torture"));
     process::run(command.env("CACHETIER_BIN_DIR", &folder).args(args))
 }

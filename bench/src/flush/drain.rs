@@ -98,6 +98,7 @@ async fn pile_up_and_drain(
         ramp: Duration::ZERO,
         rate: None,
         writes_only: true,
+        never_sleep: true,
     };
     let watchers = Watchers { ledger: Some(ledger.clone()), positions: None };
     let mut holder = stage.postgres.connect(database).await?;

@@ -26,6 +26,15 @@ impl Planted {
         Self { inner, fault, writes }
     }
 
+    /// The count to start with: the first loss comes soon, so that a short run has one.
+    pub fn counter(fault: Option<Fault>) -> Arc<AtomicU64> {
+        const FIRST_LOSS_AT: u64 = 1_000;
+        Arc::new(AtomicU64::new(match fault {
+            Some(Fault::LoseWrites { one_in }) => one_in.saturating_sub(FIRST_LOSS_AT),
+            _ => 0,
+        }))
+    }
+
     pub async fn execute(&self, input: &Input) -> Answer {
         if self.faulty(input) {
             return Answer::of(true);

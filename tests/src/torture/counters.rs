@@ -1,16 +1,19 @@
 //! What is known of every counter: written by its one writer, read by readers and the final check.
 
 use super::TortureReport;
+use crate::local::eventually;
+use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Events kept of each counter, and of the whole run, for the history of a violation.
 const EVENTS_KEPT: usize = 24;
 const NOTES_KEPT: usize = 64;
 /// Histories told at most; the rest is only counted.
 const VIOLATIONS_TOLD: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// One counter.
 #[derive(Default)]
@@ -85,6 +88,17 @@ impl Counters {
     pub fn acknowledge(&self, id: i64, value: i64) {
         self.counter(id).acknowledged.store(value, Ordering::SeqCst);
         self.acknowledged.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until `more` further writes are acknowledged.
+    pub async fn progress(&self, more: u64) -> Result<()> {
+        let target = self.acknowledged.load(Ordering::Relaxed) + more;
+        eventually("writes to go on", PATIENCE, || async {
+            let now = self.acknowledged.load(Ordering::Relaxed);
+            ensure!(now >= target, "{now} of {target}");
+            Ok(Some(()))
+        })
+        .await
     }
 
     pub fn doubt(&self) {

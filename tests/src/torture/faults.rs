@@ -104,7 +104,7 @@ impl Fault {
             Self::CutClients => stage.node_proxy.cut(),
             Self::FillVolume => {
                 stage.volume.fill()?;
-                tokio::time::sleep(moment()).await;
+                tokio::time::sleep(moment() * 3).await;
                 stage.volume.free()?;
             }
             Self::KillOnFullVolume => {

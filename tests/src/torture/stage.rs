@@ -16,6 +16,9 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
 /// A frozen node must not hold a writer longer than a round.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Sixteen segments of the smallest size.
+const JOURNAL_BYTES: u64 = 16 << 20;
+
 pub struct Stage {
     /// Its one node is number 0.
     pub group: TestGroup,
@@ -37,6 +40,7 @@ impl Stage {
             options.backend_commit
         );
         let node = group.make_node("hlr-0", &extra)?;
+        small_journal(&node.directory.join("node.yaml"))?;
         let volume = Volume::mount(&node.directory.join("journal"))?;
         let backend_proxy = Proxy::start(ports::free()?, group.postgres.port()).await?;
         let root = node.directory.parent().context("the node's directory has a parent")?;
@@ -125,6 +129,15 @@ impl Stage {
         std::fs::write(directory.join("node.log"), self.group.nodes[0].log())?;
         Ok(())
     }
+}
+
+/// A journal of many small segments: it needs a new one every few seconds, and a full volume is
+/// noticed.
+fn small_journal(config: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(config)?;
+    let (before, rest) = text.split_once("capacityBytes: ").context("no journal in node.yaml")?;
+    let rest = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+    Ok(std::fs::write(config, format!("{before}capacityBytes: {JOURNAL_BYTES}{rest}"))?)
 }
 
 /// Every counter starts at 0 with no events; the generated rows of table `access_info` go.

@@ -70,3 +70,39 @@ async fn cached(client: &Client, id: i64) -> Result<Held> {
     let events = answer.rows("access_info").iter().map(|row| (int(row, 1), int(row, 2)));
     Ok((value, events.collect()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::torture::TortureReport;
+
+    fn held(value: i64) -> Held {
+        let first = 1.max(value - EVENTS + 1);
+        (value, (first..=value).map(|n| (event_key(n), n % 10_000)).collect())
+    }
+
+    fn judged(held: &Held) -> TortureReport {
+        let counters = Counters::new(1);
+        counters.sending(1, 13);
+        counters.acknowledge(1, 12);
+        judge(&counters, 1, held, "backend");
+        let mut report = TortureReport::default();
+        counters.fill(&mut report);
+        report
+    }
+
+    #[test]
+    fn lost_doubled_and_misplaced_writes_are_told_apart() {
+        for good in [12, 13] {
+            assert!(judged(&held(good)).violations.is_empty(), "{good}");
+        }
+        assert_eq!(judged(&held(10)).lost, 2);
+        assert_eq!(judged(&held(14)).duplicated, 1);
+        let mut torn = held(12);
+        torn.1.pop_last();
+        let report = judged(&torn);
+        assert_eq!((report.reordered, report.lost, report.violations.len()), (1, 0, 1));
+        let empty = (12, BTreeSet::new());
+        assert!(!judged(&empty).clean());
+    }
+}

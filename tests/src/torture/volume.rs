@@ -6,8 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Room for a few segments of a journal.
-const SIZE: &str = "size=160m";
+/// Room for the journal and its control files.
+const SIZE: &str = "size=24m";
 const PIECE: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A mounted file system in memory; unmounted with the value.

@@ -1,0 +1,98 @@
+//! Faults planted in the experiment void it: no ratio is given.
+
+use anyhow::{Context, Result, ensure};
+use hlr_bench::hlr::{self, HlrOptions, HlrReport, Level, Progress};
+use hlr_bench::population::numbering::Numbering;
+use hlr_bench::population::{DEFAULT_SEED, Population};
+use hlr_bench::stage::Pinning;
+use hlr_bench::target::planted::Fault;
+use hlr_bench::traffic::Kind;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Small, but large enough that chance alone does not void a run.
+const SUBSCRIBERS: u64 = 50_000;
+
+/// The node's program: of `CACHETIER_BIN_DIR`, or built now beside this test.
+fn node() -> Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("CACHETIER_BIN_DIR") {
+        return Ok(PathBuf::from(directory).join("cache-node"));
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "cache-node", "--bin", "cache-node"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .status()?;
+    ensure!(status.success(), "building cache-node failed");
+    let test = std::env::current_exe()?;
+    let target = test.parent().and_then(Path::parent).context("no target directory")?;
+    Ok(target.join("cache-node"))
+}
+
+async fn run(plant: Option<Fault>, drop_index: bool) -> Result<HlrReport> {
+    hlr::run(&HlrOptions {
+        population: Population {
+            seed: DEFAULT_SEED,
+            subscribers: SUBSCRIBERS,
+            numbering: Numbering::Derived,
+        },
+        uniform: true,
+        threads: vec![16],
+        levels: vec![Level::Relaxed],
+        block: Duration::from_secs(2),
+        ramp: Duration::from_millis(200),
+        repetitions: 1,
+        backend_commit: "Async",
+        lanes: 2,
+        max_batch_rows: 1_024,
+        max_delay_ms: 50,
+        connections: 2,
+        tls: true,
+        node_binary: Some(node()?),
+        pinning: Pinning::halves(),
+        traffic_seed: 7,
+        plant,
+        drop_index,
+        progress: Progress { tell: |_| {} },
+    })
+    .await
+}
+
+fn is_void(report: &HlrReport, because: &str) -> Result<()> {
+    ensure!(!report.good() && report.ratios.is_none(), "a ratio was given");
+    let found = report.void.iter().any(|reason| reason.contains(because));
+    ensure!(found, "{because:?} is not among {:?}", report.void);
+    ensure!(!serde_json::to_string(report)?.contains("mean_of_seven"), "the JSON has a ratio");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_without_faults_gives_every_ratio() -> Result<()> {
+    let report = run(None, false).await?;
+    ensure!(report.good(), "{:?}", report.void);
+    let json = serde_json::to_value(&report)?;
+    for pointer in ["/mean_of_seven/relaxed/t16", "/backend_cpu_ratio", "/wal_wait_share/cached"] {
+        ensure!(json.pointer(pointer).is_some_and(|v| v.is_f64()), "{pointer} is missing");
+    }
+    ensure!(json["differences"] == 0, "{json}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cache_that_loses_one_write_in_a_hundred_thousand_voids_the_run() -> Result<()> {
+    let report = run(Some(Fault::LoseWrites { one_in: 100_000 }), false).await?;
+    is_void(&report, "rows differ")
+}
+
+#[tokio::test]
+async fn a_skipped_transaction_type_voids_the_run() -> Result<()> {
+    let report = run(Some(Fault::SkipKind(Kind::DeleteCallForwarding)), false).await?;
+    is_void(&report, "DELETE_CALL_FORWARDING")
+}
+
+#[tokio::test]
+async fn a_baseline_without_its_index_voids_the_run() -> Result<()> {
+    let report = run(None, true).await?;
+    is_void(&report, "no unique index on (sub_nbr)")
+}
