@@ -46,7 +46,7 @@ impl Core {
     ) -> mpsc::Receiver<Result<CompareProgress, GroupError>> {
         let (sender, receiver) = mpsc::channel(16);
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.shared.runtime.spawn(async move {
             let mut comparison = Comparison::new(&core, sample, sender);
             let outcome = comparison.run().await;
             let last = outcome.map(|()| CompareProgress { done: true, ..comparison.progress });

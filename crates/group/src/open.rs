@@ -73,6 +73,7 @@ pub(crate) async fn open(
     let shared = Arc::new(Shared {
         notebook: Notebook::new(journal.clone(), labour),
         labour,
+        runtime: tokio::runtime::Handle::current(),
         config,
         node,
         peers,

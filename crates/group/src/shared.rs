@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub backend: Arc<dyn Backend>,
     pub journal: Journal,
     pub labour: Labour,
+    /// Where the group's own tasks run; calls may come from other runtimes.
+    pub runtime: tokio::runtime::Handle,
     pub generation: u32,
     pub notebook: Notebook,
     pub slots: Slots,
@@ -163,8 +165,8 @@ impl Shared {
         task: impl Future<Output = ()> + Send + 'static,
     ) {
         let shared = Arc::clone(self);
-        let running = tokio::spawn(task);
-        tokio::spawn(async move {
+        let running = self.runtime.spawn(task);
+        self.runtime.spawn(async move {
             let panicked = running.await.is_err();
             if shared.shutdown.is_cancelled() {
                 return;
