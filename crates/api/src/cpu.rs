@@ -1,10 +1,10 @@
 //! Processor time as a Kubernetes quantity (`2`, `500m`, `1.5`), equal by value.
 
+use crate::kept_text::{kept_text, text_or_number};
 use crate::quantity::{QuantityError, parse_units};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
-use std::fmt;
 
 /// Processors, in the text the user wrote, which is kept when written back.
 #[derive(Clone, Debug)]
@@ -30,39 +30,11 @@ impl CpuAmount {
     }
 }
 
-impl PartialEq for CpuAmount {
-    fn eq(&self, other: &Self) -> bool {
-        self.milli == other.milli
-    }
-}
-
-impl Eq for CpuAmount {}
-
-impl fmt::Display for CpuAmount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Serialize for CpuAmount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
+kept_text!(CpuAmount, milli);
 
 impl<'de> Deserialize<'de> for CpuAmount {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(serde_json::Number),
-            Text(String),
-        }
-        let text = match Form::deserialize(deserializer)? {
-            Form::Number(number) => number.to_string(),
-            Form::Text(text) => text,
-        };
-        Self::parse(&text).map_err(serde::de::Error::custom)
+        Self::parse(&text_or_number(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod condition;
 pub mod cpu;
 pub mod crd;
+mod kept_text;
 pub mod names;
 pub mod quantity;
 pub mod time_span;

@@ -3,9 +3,10 @@
 //! Equality is by value, so `2048Mi` equals `2Gi`. Arithmetic is in integers: a value that is not a
 //! whole number of bytes is rounded up, as Kubernetes does.
 
+use crate::kept_text::{kept_text, text_or_number};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{borrow::Cow, fmt};
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
 
 /// A number of bytes together with the text the user wrote, which is kept when written back.
 #[derive(Clone, Debug)]
@@ -32,39 +33,11 @@ impl ByteSize {
     }
 }
 
-impl PartialEq for ByteSize {
-    fn eq(&self, other: &Self) -> bool {
-        self.bytes == other.bytes
-    }
-}
-
-impl Eq for ByteSize {}
-
-impl fmt::Display for ByteSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Serialize for ByteSize {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
+kept_text!(ByteSize, bytes);
 
 impl<'de> Deserialize<'de> for ByteSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(u64),
-            Text(String),
-        }
-        let text = match Form::deserialize(deserializer)? {
-            Form::Number(number) => number.to_string(),
-            Form::Text(text) => text,
-        };
-        Self::parse(&text).map_err(serde::de::Error::custom)
+        Self::parse(&text_or_number(deserializer)?).map_err(serde::de::Error::custom)
     }
 }
 

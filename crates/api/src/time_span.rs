@@ -1,9 +1,10 @@
 //! Spans of time as Kubernetes writes them: `100ms`, `2s`, `10m`, `1h30m`.
 
+use crate::kept_text::kept_text;
 use kube::core::Duration as GoDuration;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::{borrow::Cow, fmt, time::Duration};
+use serde::{Deserialize, Deserializer};
+use std::{borrow::Cow, time::Duration};
 
 /// A span together with the text the user wrote, which is kept when written back. Equal by value.
 #[derive(Clone, Debug)]
@@ -35,25 +36,7 @@ impl TimeSpan {
     }
 }
 
-impl PartialEq for TimeSpan {
-    fn eq(&self, other: &Self) -> bool {
-        self.duration == other.duration
-    }
-}
-
-impl Eq for TimeSpan {}
-
-impl fmt::Display for TimeSpan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl Serialize for TimeSpan {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.text)
-    }
-}
+kept_text!(TimeSpan, duration);
 
 impl<'de> Deserialize<'de> for TimeSpan {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
