@@ -5,7 +5,7 @@ use super::block::{self, Block, Cost, Side, drained};
 use super::result::{Cell, LevelReport, Summary};
 use super::waits::Observer;
 use super::{HlrOptions, Level, Stage, baseline, verify};
-use crate::drive::{RunOptions, Watchers, hit_rate_failure, mix_failure};
+use crate::drive::{Pace, RunOptions, Watchers, hit_rate_failure, mix_failure};
 use crate::flush_lag::{FlushLag, Offer};
 use crate::ledger::{Ledger, Tally};
 use crate::stage::node::Node;
@@ -191,6 +191,7 @@ impl Running<'_> {
             duration,
             ramp,
             rate,
+            pace: Pace::WhenDue,
             writes_only: false,
             never_sleep: true,
         };
