@@ -71,7 +71,7 @@ async fn on_stage(
     let client = node.client().await?;
     let (offer, lag) = FlushLag::start(client.clone());
     let (population, cached_up_to) = (options.population, options.cached_up_to());
-    let ledger = || Arc::new(Ledger::new(population, cached_up_to));
+    let ledger = || Arc::new(Ledger::new(population, population.subscribers));
     let (direct_ledger, cached_ledger) = (ledger(), ledger());
     let started_at = node.status().await?;
     let instances = started_at.instances;
