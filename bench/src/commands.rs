@@ -6,7 +6,7 @@ use crate::arguments::{
     RunArguments, Side, VerifyArguments, WritesArguments, fresh_seed,
 };
 use anyhow::{Context, Result};
-use hlr_bench::drive::{self, RunOptions};
+use hlr_bench::drive::{self, Pace, RunOptions};
 use hlr_bench::engine::{self, EngineBenchOptions};
 use hlr_bench::flush;
 use hlr_bench::hlr::{self, Progress};
@@ -170,6 +170,7 @@ async fn measure(arguments: RunArguments) -> Result<Verdict> {
         duration: Duration::from_secs_f64(arguments.seconds),
         ramp: Duration::from_secs_f64(arguments.ramp),
         rate: arguments.rate,
+        pace: Pace::InTurn,
         writes_only: false,
         never_sleep: false,
     };

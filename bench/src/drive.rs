@@ -1,7 +1,8 @@
 //! The driver: clients that send the mix to a target and measure every attempt.
 //!
 //! Closed loop by default. With a rate, each client has its own schedule and latency counts from
-//! the intended send time, so that a stall is not hidden by the requests it kept from being sent.
+//! the intended send time, so that a stall is not hidden by the requests it kept from being sent;
+//! [`Pace`] says whether a request that is due waits for the one before.
 
 use crate::flush_lag::Offer;
 use crate::ledger::Ledger;
@@ -10,16 +11,21 @@ use crate::population::Population;
 use crate::report::{Machine, Report, TransactionReport};
 use crate::self_check::HIT_RATE_TOLERANCE_POINTS;
 use crate::target::{Answer, Outcome, Target};
-use crate::traffic::{Keys, Kind, Traffic};
+use crate::traffic::{Input, Keys, Kind, Traffic};
 use anyhow::{Context, Result};
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 /// Longest latency recorded; a longer one counts as this.
 const LATENCY_MAX_NS: u64 = 120_000_000_000;
+
+/// Transactions of one client under way at most; more are sent late, which their latency shows.
+const OUTSTANDING_MAX: usize = 1_024;
 
 /// Pause of a client after a failed attempt, so that a dead target is not hammered.
 const FAILURE_PAUSE: Duration = Duration::from_millis(20);
@@ -27,6 +33,15 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(20);
 /// Running the mix itself replaces loaded forwardings by inserted ones, which lets the share of
 /// facilities with a late forwarding grow by up to one point on the hottest subscribers.
 const DRIFT_POINTS: f64 = 1.0;
+
+/// What a client with a rate does when a transaction is due and the last is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Waits for the answer, as a connection does that takes one at a time.
+    InTurn,
+    /// Sends it: an open loop.
+    WhenDue,
+}
 
 #[derive(Clone, Debug)]
 pub struct RunOptions {
@@ -38,8 +53,10 @@ pub struct RunOptions {
     pub duration: Duration,
     /// Sent and not measured.
     pub ramp: Duration,
-    /// All clients together, transactions per second.
+    /// All clients together, transactions per second; as fast as they go when absent.
     pub rate: Option<f64>,
+    /// What a rate means.
+    pub pace: Pace,
     /// Leaves the reads out, for what has to do with writes alone.
     pub writes_only: bool,
     /// The driver never sleeps, so that no answer waits for it to wake up: for a driver that has
@@ -138,20 +155,22 @@ pub async fn measure(
     let measured_from = Instant::now() + options.ramp;
     let until = measured_from + options.duration;
     let interval = options.rate.map(|rate| Duration::from_secs_f64(threads as f64 / rate));
-    let clients: Vec<_> = targets
-        .iter()
-        .enumerate()
-        .map(|(number, target)| {
-            let traffic =
-                Traffic::new(options.population, options.keys, options.seed, number as u64);
-            let offset = interval.map(|i| i.mul_f64(number as f64 / threads as f64));
-            let (target, watchers) = (target.clone(), watchers.clone());
-            let writes_only = options.writes_only;
-            let client =
-                Client { target, traffic, watchers, writes_only, interval, measured_from, until };
-            tokio::spawn(client.run(offset.unwrap_or_default()))
-        })
-        .collect();
+    let mut clients = Vec::with_capacity(threads);
+    for (number, target) in targets.iter().enumerate() {
+        let measured = Measured::new()?;
+        let traffic = Traffic::new(options.population, options.keys, options.seed, number as u64);
+        let offset = interval.map(|i| i.mul_f64(number as f64 / threads as f64));
+        let attempts = Attempts {
+            target: target.clone(),
+            watchers: watchers.clone(),
+            measured_from,
+            measured: Mutex::new(measured),
+        };
+        let (writes_only, pace) = (options.writes_only, options.pace);
+        let attempts = Arc::new(attempts);
+        let client = Client { attempts, traffic, writes_only, pace, interval, until };
+        clients.push(tokio::spawn(client.run(offset.unwrap_or_default())));
+    }
     let _awake = options.never_sleep.then(Awake::new);
     let mut total = Measured::new()?;
     for client in clients {
@@ -179,52 +198,83 @@ impl Drop for Awake {
     }
 }
 
-struct Client {
+/// What the attempts of one client have in common.
+struct Attempts {
     target: Arc<Target>,
-    traffic: Traffic,
     watchers: Watchers,
-    writes_only: bool,
-    interval: Option<Duration>,
     measured_from: Instant,
+    measured: Mutex<Measured>,
+}
+
+impl Attempts {
+    /// Sends one transaction that was due at `intended`; true when it failed.
+    async fn attempt(&self, id: u64, input: Input, intended: Instant) -> bool {
+        let begun = self.watchers.ledger.as_ref().map(|l| l.begin(id, &input));
+        let Answer { outcome, seen, position } = self.target.execute(&input).await;
+        let latency = intended.elapsed();
+        if let (Some(ledger), Some(begun)) = (&self.watchers.ledger, begun) {
+            ledger.end(begun, id, &input, &outcome, seen, position.as_ref());
+        }
+        if let (Some(positions), Some(position)) = (&self.watchers.positions, position) {
+            positions.offer(position);
+        }
+        let failed = matches!(outcome, Outcome::Failed(_));
+        let mut measured = self.measured.lock();
+        measured.sent += 1;
+        if intended >= self.measured_from {
+            measured.record(input.kind(), outcome, latency);
+        }
+        failed
+    }
+}
+
+struct Client {
+    attempts: Arc<Attempts>,
+    traffic: Traffic,
+    writes_only: bool,
+    pace: Pace,
+    /// Between two transactions of this client; `None` as fast as it goes.
+    interval: Option<Duration>,
     until: Instant,
 }
 
 impl Client {
     async fn run(mut self, offset: Duration) -> Result<Measured> {
-        let mut measured = Measured::new()?;
         let mut intended = Instant::now() + offset;
+        let outstanding = Arc::new(Semaphore::new(OUTSTANDING_MAX));
         loop {
             match self.interval {
                 Some(_) => pace::until(intended).await,
                 None => intended = Instant::now(),
             }
             if intended >= self.until {
-                return Ok(measured);
+                break;
             }
-            let mut kind = self.traffic.next_kind();
-            while self.writes_only && kind.reads_only() {
-                kind = self.traffic.next_kind();
-            }
-            let (id, input) = self.traffic.next_input(kind);
-            let begun = self.watchers.ledger.as_ref().map(|l| l.begin(id, &input));
-            let Answer { outcome, seen, position } = self.target.execute(&input).await;
-            let latency = intended.elapsed();
-            if let (Some(ledger), Some(begun)) = (&self.watchers.ledger, begun) {
-                ledger.end(begun, id, &input, &outcome, seen, position.as_ref());
-            }
-            if let (Some(positions), Some(position)) = (&self.watchers.positions, position) {
-                positions.offer(position);
-            }
-            measured.sent += 1;
-            let failed = matches!(outcome, Outcome::Failed(_));
-            if intended >= self.measured_from {
-                measured.record(kind, outcome, latency);
-            }
-            if failed {
+            let (id, input) = self.next_input();
+            if self.pace == Pace::WhenDue && self.interval.is_some() {
+                let permit = outstanding.clone().acquire_owned().await?;
+                let attempts = self.attempts.clone();
+                tokio::spawn(async move {
+                    attempts.attempt(id, input, intended).await;
+                    drop(permit);
+                });
+            } else if self.attempts.attempt(id, input, intended).await {
                 tokio::time::sleep(FAILURE_PAUSE).await;
             }
             intended += self.interval.unwrap_or_default();
         }
+        // all of them: every answer is in
+        let _all = outstanding.acquire_many(OUTSTANDING_MAX as u32).await?;
+        let empty = Measured::new()?;
+        Ok(std::mem::replace(&mut *self.attempts.measured.lock(), empty))
+    }
+
+    fn next_input(&mut self) -> (u64, Input) {
+        let mut kind = self.traffic.next_kind();
+        while self.writes_only && kind.reads_only() {
+            kind = self.traffic.next_kind();
+        }
+        self.traffic.next_input(kind)
     }
 }
 

@@ -86,6 +86,8 @@ impl Progress {
 pub struct HlrOptions {
     pub population: Population,
     pub uniform: bool,
+    /// Of a hundred transactions, those that ask for a subscriber that is not loaded.
+    pub outside_percent: u32,
     pub threads: Vec<usize>,
     pub levels: Vec<Level>,
     /// Measured length of one block.
@@ -113,12 +115,13 @@ impl HlrOptions {
         (self.population.subscribers * CACHED_PERCENT / 100).max(1)
     }
 
-    /// Traffic stays inside the cached set.
+    /// Traffic stays inside the cached set, but for the share that is to miss.
     pub(crate) fn keys(&self) -> Keys {
-        match self.uniform {
+        let inside = match self.uniform {
             true => Keys::uniform(self.cached_up_to()),
             false => Keys::skewed(self.cached_up_to()),
-        }
+        };
+        inside.with_outside(self.outside_percent, self.population.subscribers)
     }
 
     pub(crate) fn node_settings(&self, level: Level) -> NodeSettings {
@@ -146,8 +149,10 @@ impl HlrOptions {
             (
                 "population",
                 format!(
-                    "{} subscribers, {CACHED_PERCENT} % cached and asked for, {keys} keys",
-                    population.subscribers
+                    "{} subscribers, {CACHED_PERCENT} % cached, {} % of the traffic inside, {keys} \
+                     keys",
+                    population.subscribers,
+                    100 - self.outside_percent
                 ),
             ),
             (

@@ -133,11 +133,19 @@ pub struct Keys {
     /// `None`: uniform. `Some(a)`: `((U[0,a] | U[1,n]) mod n) + 1`, which favours ids with many low
     /// bits set.
     mask: Option<u64>,
+    outside: Option<Outside>,
+}
+
+/// Draws that leave 1..=`subscribers` for those above, up to `last`.
+#[derive(Clone, Copy, Debug)]
+struct Outside {
+    percent: u32,
+    last: u64,
 }
 
 impl Keys {
     pub fn uniform(subscribers: u64) -> Self {
-        Self { subscribers, mask: None }
+        Self { subscribers, mask: None, outside: None }
     }
 
     pub fn skewed(subscribers: u64) -> Self {
@@ -146,10 +154,23 @@ impl Keys {
             1_000_001..=10_000_000 => 1_048_575,
             _ => 2_097_151,
         };
-        Self { subscribers, mask: Some(mask) }
+        Self { subscribers, mask: Some(mask), outside: None }
+    }
+
+    /// Of a hundred draws, so many are uniform above `subscribers`, up to `last`.
+    #[must_use]
+    pub fn with_outside(mut self, percent: u32, last: u64) -> Self {
+        self.outside =
+            (percent > 0 && last > self.subscribers).then_some(Outside { percent, last });
+        self
     }
 
     pub fn draw(&self, rng: &mut ChaCha8Rng) -> u64 {
+        if let Some(outside) = self.outside
+            && rng.random_range(0..100) < outside.percent
+        {
+            return rng.random_range(self.subscribers + 1..=outside.last);
+        }
         let uniform = rng.random_range(1..=self.subscribers);
         match self.mask {
             None => uniform,
@@ -254,6 +275,16 @@ mod tests {
             let expected = kind.mix_percent() as i32 * 1_000;
             assert!((counts[kind.index()] - expected).abs() < 700, "{kind:?} {counts:?}");
         }
+    }
+
+    #[test]
+    fn the_asked_share_of_draws_goes_outside_and_not_further_than_asked() {
+        let keys = Keys::skewed(72_000).with_outside(5, 100_000);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let drawn: Vec<u64> = (0..20_000).map(|_| keys.draw(&mut rng)).collect();
+        let outside = drawn.iter().filter(|k| **k > 72_000).count();
+        assert!((850..1_150).contains(&outside), "{outside}");
+        assert!(drawn.iter().all(|k| (1..=100_000).contains(k)));
     }
 
     #[test]

@@ -38,6 +38,7 @@ async fn run(plant: Option<Fault>, drop_index: bool) -> Result<HlrReport> {
             numbering: Numbering::Derived,
         },
         uniform: true,
+        outside_percent: 0,
         threads: vec![16],
         levels: vec![Level::Relaxed],
         block: Duration::from_secs(2),

@@ -93,7 +93,7 @@ pub struct HlrArguments {
     #[arg(long, default_value_t = 3)]
     pub repetitions: usize,
     /// Commit mode of the flush transactions
-    #[arg(long, value_enum, default_value = "sync")]
+    #[arg(long, value_enum, default_value = "async")]
     pub backend_commit: CommitArgument,
     #[arg(long, default_value_t = LANES)]
     pub lanes: u16,
@@ -110,6 +110,9 @@ pub struct HlrArguments {
     /// Draw subscribers uniformly instead of by the skewed distribution
     #[arg(long)]
     pub uniform: bool,
+    /// Percent of the traffic that asks for subscribers that are not loaded, to price misses
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=50))]
+    pub outside: u32,
     #[command(flatten)]
     pub pin: PinArguments,
     /// The cache-node program; default: the one beside this program
@@ -140,6 +143,7 @@ impl HlrArguments {
         Ok(HlrOptions {
             population: self.population.population()?,
             uniform: self.uniform,
+            outside_percent: self.outside,
             threads: self.threads.iter().copied().filter(|t| *t > 0).collect(),
             levels: self.levels.iter().map(level).collect(),
             block: seconds(self.seconds, "--seconds")?,
@@ -205,6 +209,7 @@ impl FlushArguments {
         let beside = HlrOptions {
             population: self.population.population()?,
             uniform: false,
+            outside_percent: 0,
             threads: vec![self.threads.max(1)],
             levels: vec![Level::Sync],
             block: seconds(self.seconds, "--seconds")?,

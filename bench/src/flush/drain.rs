@@ -1,7 +1,7 @@
 //! One drain: writes pile up behind a lock, the lock goes, and the lanes show how fast they are.
 
 use super::FlushOptions;
-use crate::drive::{self, RunOptions, Watchers};
+use crate::drive::{self, Pace, RunOptions, Watchers};
 use crate::hlr::{Level, Stage, drained, verify};
 use crate::ledger::Ledger;
 use crate::stage::node::{Node, NodeSettings};
@@ -97,6 +97,7 @@ async fn pile_up_and_drain(
         duration: options.pile_up,
         ramp: Duration::ZERO,
         rate: None,
+        pace: Pace::InTurn,
         writes_only: true,
         never_sleep: true,
     };

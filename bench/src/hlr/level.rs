@@ -5,7 +5,7 @@ use super::block::{self, Block, Cost, Side, drained};
 use super::result::{Cell, LevelReport, Summary};
 use super::waits::Observer;
 use super::{HlrOptions, Level, Stage, baseline, verify};
-use crate::drive::{RunOptions, Watchers, hit_rate_failure, mix_failure};
+use crate::drive::{Pace, RunOptions, Watchers, hit_rate_failure, mix_failure};
 use crate::flush_lag::{FlushLag, Offer};
 use crate::ledger::{Ledger, Tally};
 use crate::stage::node::Node;
@@ -71,7 +71,7 @@ async fn on_stage(
     let client = node.client().await?;
     let (offer, lag) = FlushLag::start(client.clone());
     let (population, cached_up_to) = (options.population, options.cached_up_to());
-    let ledger = || Arc::new(Ledger::new(population, cached_up_to));
+    let ledger = || Arc::new(Ledger::new(population, population.subscribers));
     let (direct_ledger, cached_ledger) = (ledger(), ledger());
     let started_at = node.status().await?;
     let instances = started_at.instances;
@@ -191,6 +191,7 @@ impl Running<'_> {
             duration,
             ramp,
             rate,
+            pace: Pace::WhenDue,
             writes_only: false,
             never_sleep: true,
         };

@@ -243,7 +243,7 @@ impl HlrReport {
             for reason in &self.void {
                 let _ = writeln!(text, "VOID: {reason}");
             }
-            let _ = writeln!(text, "VOID: {} rows differ; no ratio is given", self.differences);
+            let _ = writeln!(text, "no ratio is given; {} rows differ", self.differences);
             return text;
         };
         for (name, level) in &figures.levels {

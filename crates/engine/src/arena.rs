@@ -5,11 +5,14 @@
 //! reused for records of the same size; [`Arena::fragmented`] says when copying the living ones
 //! together pays. Records longer than a block get an allocation of their own.
 
+use crate::reservation::{PIECE_MAX, Piece, Reservation};
+use std::sync::Arc;
+
 /// Block sizes and offsets are multiples of this.
 const UNIT: usize = 4;
-/// A chunk; blocks never cross one. Of few sizes and never grown, so that what the allocator holds
-/// is what is accounted.
-const CHUNK: usize = 8 << 10;
+/// A chunk; blocks never cross one. Of few sizes and never grown, so that what is held is what is
+/// accounted.
+const CHUNK: usize = PIECE_MAX;
 const UNITS_PER_CHUNK: u32 = (CHUNK / UNIT) as u32;
 /// The longest block: 254 units; the first byte 255 is left for later forms.
 const BLOCK_UNITS_MAX: usize = 254;
@@ -24,14 +27,18 @@ const FRAGMENTED_BYTES: usize = 8 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offset(pub(crate) u32);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Arena {
+    /// Where chunks come from; `None`: the allocator.
+    from: Option<Arc<Reservation>>,
     /// Every chunk but the last is filled up to what no record fitted into. None ever grows.
-    chunks: Vec<Vec<u8>>,
+    chunks: Vec<Piece>,
+    /// Bytes of the last chunk that have blocks.
+    last_used: usize,
     /// First free block per size in units; the next one's offset (plus one) stands in the block.
     free: Vec<u32>,
     free_bytes: usize,
-    /// Sum of the chunks' capacities.
+    /// Sum of the chunks' lengths.
     chunk_capacity: usize,
     large: Vec<Box<[u8]>>,
     large_free: Vec<u32>,
@@ -42,7 +49,23 @@ fn units(length: usize) -> usize {
     (length + 1).div_ceil(UNIT)
 }
 
+impl std::fmt::Debug for Arena {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arena").field("chunks", &self.chunks.len()).finish_non_exhaustive()
+    }
+}
+
 impl Arena {
+    pub(crate) fn new(from: Option<Arc<Reservation>>) -> Self {
+        Self { from, ..Self::default() }
+    }
+
+    /// Empties the arena; what was in it.
+    pub(crate) fn take(&mut self) -> Self {
+        let fresh = Self::new(self.from.clone());
+        std::mem::replace(self, fresh)
+    }
+
     /// The packed record, with the padding of its block at the end.
     #[inline]
     pub(crate) fn get(&self, offset: Offset) -> &[u8] {
@@ -50,7 +73,9 @@ impl Arena {
             return self.large.get((offset.0 - LARGE) as usize).map_or(&[], |b| b);
         }
         let (chunk, at) = place(offset.0);
-        let Some(block) = self.chunks.get(chunk).and_then(|c| c.get(at..)) else { return &[] };
+        let Some(block) = self.chunks.get(chunk).and_then(|c| c.bytes().get(at..)) else {
+            return &[];
+        };
         let length = block.first().map_or(0, |units| usize::from(*units) * UNIT);
         block.get(1..length).unwrap_or_default()
     }
@@ -58,7 +83,7 @@ impl Arena {
     /// The arena's bytes from the record on, without looking at it.
     pub(crate) fn from(&self, offset: Offset) -> &[u8] {
         let (chunk, at) = place(offset.0);
-        self.chunks.get(chunk).and_then(|c| c.get(at..)).unwrap_or_default()
+        self.chunks.get(chunk).and_then(|c| c.bytes().get(at..)).unwrap_or_default()
     }
 
     /// Bytes the arena would grow by for a record of this length.
@@ -71,8 +96,8 @@ impl Arena {
             return 0;
         }
         match self.chunks.last() {
-            Some(last) if last.len() + units * UNIT <= last.capacity() => 0,
-            _ => self.new_chunk_capacity() + size_of::<Vec<u8>>() * 4,
+            Some(last) if self.last_used + units * UNIT <= last.len() => 0,
+            _ => self.new_chunk_capacity() + size_of::<Piece>() * 4,
         }
     }
 
@@ -93,7 +118,7 @@ impl Arena {
             None => self.append(units)?,
         };
         let (chunk, at) = place(offset);
-        let block = self.chunks.get_mut(chunk)?.get_mut(at..at + units * UNIT)?;
+        let block = self.chunks.get_mut(chunk)?.bytes_mut().get_mut(at..at + units * UNIT)?;
         let (head, body) = block.split_first_mut()?;
         *head = units as u8;
         let (to, padding) = body.split_at_mut_checked(record.len())?;
@@ -109,7 +134,8 @@ impl Arena {
             return false;
         }
         let (chunk, at) = place(offset.0);
-        let Some(block) = self.chunks.get_mut(chunk).and_then(|c| c.get_mut(at..)) else {
+        let Some(block) = self.chunks.get_mut(chunk).and_then(|c| c.bytes_mut().get_mut(at..))
+        else {
             return false;
         };
         let Some((head, body)) = block.split_first_mut() else { return false };
@@ -145,7 +171,7 @@ impl Arena {
     fn pop_free(&mut self, units: usize) -> Option<u32> {
         let head = self.free.get(units).copied().filter(|head| *head != 0)?;
         let (chunk, at) = place(head - 1);
-        let block = self.chunks.get(chunk)?.get(at..)?;
+        let block = self.chunks.get(chunk)?.bytes().get(at..)?;
         let next = match block.first_chunk::<8>() {
             Some([_, _, _, _, a, b, c, d]) if units > 1 => u32::from_le_bytes([*a, *b, *c, *d]),
             _ => 0,
@@ -157,21 +183,21 @@ impl Arena {
 
     fn append(&mut self, units: usize) -> Option<u32> {
         let needed = units * UNIT;
-        if self.chunks.last().is_none_or(|last| last.len() + needed > last.capacity()) {
+        if self.chunks.last().is_none_or(|last| self.last_used + needed > last.len()) {
+            let chunk = Piece::new(self.from.as_ref(), self.new_chunk_capacity())?;
             if let Some(last) = self.chunks.last() {
-                self.free_bytes += last.capacity() - last.len();
+                self.free_bytes += last.len() - self.last_used;
             }
-            let chunk = Vec::with_capacity(self.new_chunk_capacity());
-            self.chunk_capacity += chunk.capacity();
+            self.chunk_capacity += chunk.len();
             if self.chunks.len() == self.chunks.capacity() {
                 self.chunks.reserve_exact(1 + self.chunks.len() / 8);
             }
             self.chunks.push(chunk);
+            self.last_used = 0;
         }
         let number = self.chunks.len() - 1;
-        let last = self.chunks.last_mut()?;
-        let start = last.len();
-        last.resize(start + needed, 0);
+        let start = self.last_used;
+        self.last_used += needed;
         let offset = number as u64 * u64::from(UNITS_PER_CHUNK) + (start / UNIT) as u64;
         u32::try_from(offset).ok().filter(|offset| *offset < LARGE)
     }
@@ -187,7 +213,10 @@ impl Arena {
             return;
         }
         let (chunk, at) = place(offset.0);
-        let Some(block) = self.chunks.get_mut(chunk).and_then(|c| c.get_mut(at..)) else { return };
+        let Some(block) = self.chunks.get_mut(chunk).and_then(|c| c.bytes_mut().get_mut(at..))
+        else {
+            return;
+        };
         let units = block.first().map_or(0, |units| usize::from(*units));
         self.free_bytes += units * UNIT;
         // a block of one unit has no room for a link; it waits for compaction
@@ -211,7 +240,7 @@ impl Arena {
     /// Bytes held, slack included.
     pub(crate) fn bytes(&self) -> usize {
         self.chunk_capacity
-            + self.chunks.capacity() * size_of::<Vec<u8>>()
+            + self.chunks.capacity() * size_of::<Piece>()
             + self.free.capacity() * size_of::<u32>()
             + self.large.capacity() * size_of::<Box<[u8]>>()
             + self.large_free.capacity() * size_of::<u32>()

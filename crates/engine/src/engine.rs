@@ -14,6 +14,7 @@ mod write;
 use crate::layout::{KeyShape, Layout};
 use crate::lookup::LookupIndex;
 use crate::memory::Memory;
+use crate::reservation::{ArenaProvider, ArenaReport, Reservation};
 use crate::slot::{Slot, Target};
 use crate::ticket::Tickets;
 use crate::work::Rules;
@@ -73,6 +74,8 @@ pub struct Engine {
     lookups: Vec<LookupIndex>,
     tickets: Tickets,
     memory: Memory,
+    reservation: Option<Arc<Reservation>>,
+    arena: ArenaReport,
 }
 
 impl std::fmt::Debug for Engine {
@@ -86,6 +89,16 @@ const RECORD_BYTES_MIN: usize = 64 << 10;
 
 impl Engine {
     pub fn new(schema: Arc<GroupSchema>, options: EngineOptions) -> Result<Self, EngineError> {
+        Self::with_provider(schema, options, &ArenaProvider::default())
+    }
+
+    /// A store whose records lie where the provider says, or in the next best thing;
+    /// [`Engine::arena`] says in what.
+    pub fn with_provider(
+        schema: Arc<GroupSchema>,
+        options: EngineOptions,
+        provider: &ArenaProvider,
+    ) -> Result<Self, EngineError> {
         let root =
             schema.root().ok_or_else(|| EngineError::Schema("it has no tables".to_owned()))?;
         if root.primary_key.is_empty() {
@@ -99,6 +112,7 @@ impl Engine {
             let capacity_bytes = options.capacity_bytes;
             return Err(EngineError::Capacity { capacity_bytes, minimum_bytes });
         }
+        let (reservation, arena) = Reservation::open(provider, options.capacity_bytes);
         Ok(Self {
             layout: Layout::compile(&schema),
             rules: Rules::compile(&schema),
@@ -108,12 +122,19 @@ impl Engine {
                 .iter()
                 .map(|lookup| KeyShape::compile(&schema, &lookup.columns))
                 .collect(),
-            slots: SlotId::all().map(|_| RwLock::new(Slot::default())).collect(),
+            slots: SlotId::all().map(|_| RwLock::new(Slot::new(reservation.clone()))).collect(),
             lookups: schema.lookups.iter().map(|_| LookupIndex::new()).collect(),
             tickets: Tickets::default(),
             memory: Memory::new(options.capacity_bytes, base_bytes, schema.tables.len()),
             schema,
+            reservation,
+            arena,
         })
+    }
+
+    /// What the records lie in, and why it is not something better.
+    pub fn arena(&self) -> &ArenaReport {
+        &self.arena
     }
 
     pub fn schema(&self) -> &Arc<GroupSchema> {

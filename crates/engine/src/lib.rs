@@ -18,6 +18,7 @@ mod layout;
 mod lookup;
 mod memory;
 mod prefetch;
+mod reservation;
 #[cfg(test)]
 mod samples;
 mod slot;
@@ -30,4 +31,5 @@ pub use answer::{
 };
 pub use engine::{Commit, CommitSink, Engine, EngineOptions};
 pub use error::{CommitRefused, EngineError, TransactError};
+pub use reservation::{ArenaProvider, ArenaReport};
 pub use ticket::Ticket;

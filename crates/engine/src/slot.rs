@@ -3,9 +3,11 @@
 use crate::arena::{Arena, Offset};
 use crate::index::{Entry, Index, Place};
 use crate::layout::{KeyShape, Layout, hash_key};
+use crate::reservation::Reservation;
 use crate::state::{State, States, states_bytes};
 use bytes::Bytes;
 use cachetier_model::RootKey;
+use std::sync::Arc;
 
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
@@ -43,6 +45,10 @@ impl<'a> Target<'a> {
 }
 
 impl Slot {
+    pub(crate) fn new(from: Option<Arc<Reservation>>) -> Self {
+        Self { arena: Arena::new(from), ..Self::default() }
+    }
+
     fn find(&self, target: Target<'_>) -> Option<(Entry, Offset)> {
         let same = |offset| {
             target.shape.matches(target.layout, self.arena.get(offset), target.key.as_bytes())
@@ -133,7 +139,7 @@ impl Slot {
         self.index.remove(entry);
         self.arena.remove(offset);
         if self.index.len() == 0 {
-            self.arena = Arena::default();
+            self.arena.take();
             self.index = Index::default();
         } else {
             self.compact_if_worth();
@@ -145,7 +151,7 @@ impl Slot {
         if !self.arena.fragmented() {
             return;
         }
-        let old = std::mem::take(&mut self.arena);
+        let old = self.arena.take();
         let arena = &mut self.arena;
         self.index.relocate(|offset| arena.insert(old.get(offset)).unwrap_or(offset));
     }
@@ -155,7 +161,9 @@ impl Slot {
     }
 
     pub(crate) fn clear(&mut self, now: u64) {
-        *self = Self { cleared_at: now, ..Self::default() };
+        self.arena.take();
+        let arena = std::mem::take(&mut self.arena);
+        *self = Self { arena, cleared_at: now, ..Self::default() };
     }
 
     /// Bytes held on the heap.

@@ -163,7 +163,8 @@ impl Core {
         let unreachable = |why: &str| {
             let message = format!(
                 "{} slots wait for node {name}, which owns them and does not answer ({why}); bring \
-                 it back, or reassign its slots and accept what it has not flushed",
+                 it back, with an empty volume if its own is lost for good: `cachectl accept-loss` \
+                 then gives up what it had not flushed",
                 slots.len()
             );
             Problem::new("PreviousOwnerUnreachable", message, true)

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Room for the journal and its control files.
 const SIZE: &str = "size=24m";
-const PIECE: [u8; 64 << 10] = [0; 64 << 10];
+static PIECE: [u8; 64 << 10] = [0; 64 << 10];
 
 /// A mounted file system in memory; unmounted with the value.
 pub struct Volume {

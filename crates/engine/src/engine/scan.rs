@@ -43,6 +43,11 @@ impl Engine {
         slot.clear(self.tickets.now());
     }
 
+    /// Pieces of the reserved memory that no slot has at the moment.
+    fn idle_bytes(&self) -> u64 {
+        self.reservation.as_ref().map_or(0, |r| r.idle_bytes() as u64)
+    }
+
     pub fn usage(&self) -> Usage {
         let (mut dirty, mut quarantined) = (0, 0);
         for slot in &self.slots {
@@ -53,7 +58,7 @@ impl Engine {
         }
         let tables = self.schema.tables.iter().enumerate();
         Usage {
-            bytes: self.memory.held(),
+            bytes: self.memory.held() + self.idle_bytes(),
             capacity_bytes: self.memory.capacity_bytes(),
             instances: self.memory.instances(),
             dirty_instances: dirty,

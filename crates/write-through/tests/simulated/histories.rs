@@ -273,3 +273,75 @@ fn d11_an_awaited_transaction_on_a_locked_row_is_given_up_and_its_caller_told() 
         node.stop.cancel();
     });
 }
+
+#[test]
+fn d03_a_batch_retried_a_hundred_times_is_the_same_batch() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        backend.set_faults(|f| f.breaks.extend([Break::BeforeCommit; 100]));
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        node.commit(1, vec![change(ROOT, ChangeKind::Insert, row(1, 1, 1))]);
+        let bytes = node.through.backlog().bytes;
+        while node.through.counters().retries < 50 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            assert_eq!(node.through.backlog().bytes, bytes, "the queue never grows without writes");
+        }
+        node.settle(&backend).await;
+        assert_eq!(node.through.counters().batches, 1);
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn d14_a_lost_answer_is_decided_by_the_position() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        backend.set_faults(|f| f.breaks.push_back(Break::AfterCommit));
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        node.commit(1, vec![change(ROOT, ChangeKind::Insert, row(1, 1, 1))]);
+        let told = node.settle(&backend).await;
+        assert_eq!(backend.store().tables[ROOT].len(), 1);
+        assert_eq!(told.iter().filter(|e| matches!(e, FlushEvent::Flushed { .. })).count(), 1);
+        assert!(node.through.counters().retries > 0);
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn d15_of_two_starts_of_one_journal_only_the_later_writes() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut old = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        old.commit(1, vec![change(ROOT, ChangeKind::Insert, row(1, 1, 1))]);
+        old.settle(&backend).await;
+        backend.claim(claim_request(Some(1), "b", 1)).await.unwrap();
+        old.commit(1, vec![change(ROOT, ChangeKind::Update, row(1, 1, 2))]);
+        loop {
+            let event = tokio::time::timeout(Duration::from_secs(60), old.events.recv());
+            if matches!(event.await.unwrap().unwrap(), FlushEvent::Fenced { .. }) {
+                break;
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let rows: Vec<Row> = backend.store().tables[ROOT].values().cloned().collect();
+        assert_eq!(rows, vec![row(1, 1, 1)]);
+        old.stop.cancel();
+    });
+}
+
+#[test]
+fn d11_a_lane_that_dies_is_reported_and_not_forgotten() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        backend.set_faults(|f| f.refuse = Some(Box::new(|_| panic!("a bug"))));
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        node.commit(1, vec![change(ROOT, ChangeKind::Insert, row(1, 1, 1))]);
+        loop {
+            let event = tokio::time::timeout(Duration::from_secs(60), node.events.recv());
+            if matches!(event.await.unwrap().unwrap(), FlushEvent::Stopped { .. }) {
+                break;
+            }
+        }
+        node.stop.cancel();
+    });
+}

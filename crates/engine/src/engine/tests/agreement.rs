@@ -31,7 +31,7 @@ struct World {
 use cachetier_model::Row;
 
 fn new_engine(schema: &Arc<GroupSchema>) -> Engine {
-    Engine::new(schema.clone(), EngineOptions { capacity_bytes: 64 << 20 }).unwrap()
+    Engine::new(schema.clone(), EngineOptions { capacity_bytes: 256 << 20 }).unwrap()
 }
 
 impl World {
