@@ -21,6 +21,9 @@ use crate::world::{JOURNAL_DIR, Process, World};
 /// The longest a healed world may take until everything is in the database.
 const HEAL_MAX: Duration = Duration::from_secs(900);
 
+/// Longer than a lane without work goes without a look at its row.
+const IDLE_LOOK: Duration = Duration::from_secs(8);
+
 /// What the database holds for an account.
 pub fn stored(world: &World, id: i64) -> Content {
     let store = world.database.store();
@@ -92,7 +95,8 @@ fn unfinished(world: &World, status: &Status) -> Option<String> {
 }
 
 /// All disturbances are over: waits until every node serves and everything is in the database.
-pub async fn heal(world: &World) {
+/// `look_again`: a database that went back is noticed by idle lanes only when they look.
+pub async fn heal(world: &World, mut look_again: bool) {
     let deadline = Instant::now() + HEAL_MAX;
     loop {
         if world.violated.is_cancelled() {
@@ -119,7 +123,12 @@ pub async fn heal(world: &World) {
             }
         }
         if waiting.is_empty() && replay_rejects(world).await {
-            return;
+            if !look_again {
+                return;
+            }
+            look_again = false;
+            tokio::time::sleep(IDLE_LOOK).await;
+            continue;
         }
         if Instant::now() >= deadline {
             return world.violate(format!("never came to rest: {}", waiting.join("; ")));
@@ -182,7 +191,10 @@ pub fn owner(world: &World, id: i64) -> Option<Process> {
 /// One read of everything, which must succeed.
 async fn read(world: &World, process: &Process, id: i64) {
     let status = process.group.status().await;
-    let covered = status.slots_covered > 0 && status.slots_covered == status.slots_serving;
+    // an instance whose reject was resolved is forgotten, covered or not
+    let covered = status.slots_covered > 0
+        && status.slots_covered == status.slots_serving
+        && !world.settings.poison;
     let key = KeySelector::Root(tables::root(id));
     let call = ReadCall { key, plan: ReadPlan::default(), no_bypass: true };
     let glance = world.oracle.lock().glance(id);

@@ -26,7 +26,7 @@ pub async fn work(world: Arc<World>, number: usize) {
         (1..=world.settings.keys).filter(|id| id % clients == number as i64).collect();
     let mut version = number as i64 + 1;
     for _ in 0..world.settings.steps_per_client {
-        world.pause(60).await;
+        world.pause(world.settings.pace).await;
         if world.violated.is_cancelled() {
             return;
         }

@@ -17,6 +17,7 @@ mod line;
 mod nemesis;
 mod oracle;
 mod phones;
+pub mod proof;
 pub mod run;
 pub mod settings;
 mod tables;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use cachetier_journal::file_system::{FaultyFileSystem, PowerCut};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::history::History;
@@ -19,6 +20,15 @@ pub enum Death {
     Killed,
     /// The machine loses power.
     PowerCut(PowerCut),
+}
+
+/// Why a process must not be let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Impostor {
+    /// A copy of the volume, made before its original claimed again.
+    OldCopy,
+    /// A copy of the volume under a group of another incarnation, without a database to tell it.
+    OtherGroup,
 }
 
 /// What kind of step a process takes.
@@ -51,11 +61,21 @@ pub struct Line {
     /// Acts on the volume that are to fail: sync, write.
     pub failing_syncs: AtomicU32,
     pub failing_writes: AtomicU32,
+    /// When its disk failed for the first time.
+    pub disk_failed: Mutex<Option<Instant>>,
+    /// Runs on a volume that is not its own (any more), and must not be let in.
+    pub impostor: Option<Impostor>,
     on_death: OnDeath,
 }
 
 impl Line {
-    pub fn new(node: &str, life: u32, disk: FaultyFileSystem, on_death: OnDeath) -> Arc<Self> {
+    pub fn new(
+        node: &str,
+        life: u32,
+        disk: FaultyFileSystem,
+        impostor: Option<Impostor>,
+        on_death: OnDeath,
+    ) -> Arc<Self> {
         Arc::new(Self {
             node: node.to_owned(),
             life,
@@ -65,6 +85,8 @@ impl Line {
             fuse: Mutex::default(),
             failing_syncs: AtomicU32::new(0),
             failing_writes: AtomicU32::new(0),
+            disk_failed: Mutex::default(),
+            impostor,
             on_death,
         })
     }
@@ -121,7 +143,8 @@ impl Line {
 
     /// In the words of the history.
     pub fn name(&self) -> String {
-        format!("{} (life {})", self.node, self.life)
+        let copy = if self.impostor.is_some() { ", on a copied volume" } else { "" };
+        format!("{} (life {}{copy})", self.node, self.life)
     }
 }
 

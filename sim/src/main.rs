@@ -26,6 +26,12 @@ struct Args {
     /// Run this one seed and print its whole history
     #[arg(long)]
     seed: Option<u64>,
+    /// Plant this defect and look for it; needs the feature `defects`, which `cargo xtask` sets
+    #[arg(long)]
+    defect: Option<String>,
+    /// Plant each defect in turn and say how many seeds it took
+    #[arg(long)]
+    defects: bool,
     /// Write the figures here
     #[arg(long)]
     json: Option<PathBuf>,
@@ -55,7 +61,11 @@ fn main() -> ExitCode {
             .with_writer(std::io::stderr)
             .init();
     }
-    match many(&args) {
+    let result = match (&args.defect, args.defects) {
+        (None, false) => many(&args),
+        (name, _) => prove(&args, name.as_deref()),
+    };
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -63,6 +73,31 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Seeds within which each defect must be found.
+const HUNT_SEEDS_MAX: u64 = 5_000;
+
+fn prove(args: &Args, name: Option<&str>) -> anyhow::Result<bool> {
+    let wanted = |defect: &&cachetier_defects::Defect| name.is_none_or(|n| n == defect.name);
+    let defects: Vec<_> = cachetier_defects::ALL.iter().filter(wanted).collect();
+    anyhow::ensure!(!defects.is_empty(), "no defect has this name; `--defects` runs them all");
+    let mut hunts = Vec::new();
+    for defect in defects {
+        let hunt = sim::proof::hunt(*defect, args.first, HUNT_SEEDS_MAX);
+        let found = match hunt.seed {
+            Some(seed) => format!("found after {} seeds (seed {seed})", hunt.seeds),
+            None => format!("NOT FOUND in {} seeds", hunt.seeds),
+        };
+        println!("{:28} {found}, {:.1} s: {}", hunt.defect, hunt.seconds, hunt.violation);
+        hunts.push(hunt);
+    }
+    let found = hunts.iter().filter(|hunt| hunt.seed.is_some()).count();
+    println!("{found} of {} defects found", hunts.len());
+    if let Some(path) = &args.json {
+        std::fs::write(path, serde_json::to_vec_pretty(&hunts)?)?;
+    }
+    Ok(found == hunts.len())
 }
 
 fn many(args: &Args) -> anyhow::Result<bool> {

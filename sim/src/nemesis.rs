@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use cachetier_group::BeginLoad;
-use cachetier_journal::file_system::PowerCut;
+use cachetier_group::{BeginLoad, KeySelector, ReadCall};
+use cachetier_journal::file_system::{FaultyFileSystem, PowerCut};
 use cachetier_model::ChangeKind;
 use cachetier_write_through::plan::Statement;
 use cachetier_write_through::{Backend, KeyRange, ScanRequest};
@@ -16,7 +16,7 @@ use rand::RngExt;
 use rand::seq::IndexedRandom;
 use tokio::time::Instant;
 
-use crate::line::{Death, Fuse, Step};
+use crate::line::{Death, Fuse, Impostor, Step};
 use crate::tables;
 use crate::wire::Wire;
 use crate::world::{Process, World, entry};
@@ -24,7 +24,7 @@ use crate::world::{Process, World, entry};
 /// One disturbance after another, as many as the seed says.
 pub async fn disturb(world: Arc<World>) {
     for _ in 0..world.settings.disturbances {
-        world.pause(250).await;
+        world.pause(world.settings.pace * 4).await;
         if world.violated.is_cancelled() {
             return;
         }
@@ -60,7 +60,7 @@ fn death(world: &World) -> Death {
 async fn one(world: &Arc<World>) {
     let Some(process) = someone(world) else { return };
     let several = world.settings.nodes > 1;
-    match world.draw(|dice| dice.random_range(0..22)) {
+    match world.draw(|dice| dice.random_range(0..25)) {
         0..=2 => process.line.die(death(world)),
         3..=6 => arm(world, &process),
         7 => world.stop(&process).await,
@@ -76,6 +76,8 @@ async fn one(world: &Arc<World>) {
         18 => stale_topology(world, &process),
         19..=20 if several => move_slots(world),
         21 if several => cut_peers(world, &process),
+        22..=23 => old_copy(world, &process).await,
+        24 => foreign_volume(world, &process).await,
         _ => process.line.die(Death::Killed),
     }
 }
@@ -237,7 +239,7 @@ fn move_slots(world: &World) {
 }
 
 /// An old topology that was under way for long arrives.
-fn stale_topology(world: &World, process: &Process) {
+fn stale_topology(world: &Arc<World>, process: &Process) {
     let nodes = vec![entry(&process.line.node)];
     let uid = crate::world::GROUP_UID;
     let Ok(stale) = cachetier_model::Topology::initial(uid, cachetier_model::Epoch(0), nodes)
@@ -245,10 +247,61 @@ fn stale_topology(world: &World, process: &Process) {
         return;
     };
     world.history.say(format!("{} is offered an old topology", process.line.name()));
-    let group = process.group.clone();
+    let (world, process) = (Arc::clone(world), process.clone());
     tokio::spawn(async move {
-        let _refused = group.apply_topology(stale).await;
+        let held = |process: &Process| process.group.topology().map(|t| t.epoch);
+        let before = held(&process);
+        let _held = process.group.apply_topology(stale).await;
+        if !process.line.is_dead() && held(&process) < before {
+            world.violate(format!("{} went back to an older topology", process.line.name()));
+        }
     });
+}
+
+/// A copy of a volume is made, and started later, when its original has claimed again (R8).
+async fn old_copy(world: &World, process: &Process) {
+    let node = &process.line.node;
+    let token = world.oracle.lock().token(node);
+    let copy = world.copies.lock().remove(node);
+    match copy {
+        Some((disk, copied)) if copied < token => {
+            world.history.say(format!("an old copy of {node}'s volume is started"));
+            impostor(world, node, disk, Impostor::OldCopy).await;
+        }
+        Some(copy) => {
+            world.copies.lock().insert(node.clone(), copy);
+        }
+        None => {
+            world.history.say(format!("the volume of {node} is copied"));
+            world.copies.lock().insert(node.clone(), (world.disk(node).copy(), token));
+        }
+    }
+}
+
+/// A group of another incarnation is started on a copy of a volume, out of reach of the database
+/// (R5).
+async fn foreign_volume(world: &World, process: &Process) {
+    let node = &process.line.node;
+    world.history.say(format!("another group is started on a copy of {node}'s volume"));
+    let disk = world.disk(node).copy();
+    impostor(world, node, disk, Impostor::OtherGroup).await;
+}
+
+/// Runs a process that must not be allowed to answer anything.
+async fn impostor(world: &World, node: &str, disk: FaultyFileSystem, kind: Impostor) {
+    let Some(process) = world.start_impostor(node, disk, kind).await else { return };
+    for _ in 0..8 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        for id in 1..=world.settings.keys {
+            let key = KeySelector::Root(tables::root(id));
+            let call = ReadCall { key, plan: Default::default(), no_bypass: true };
+            let read = tokio::time::timeout(Duration::from_millis(50), process.group.read(call));
+            if matches!(read.await, Ok(Ok(_))) {
+                world.violate(format!("{} answers reads", process.line.name()));
+            }
+        }
+    }
+    process.line.die(Death::Killed);
 }
 
 fn cut_peers(world: &Arc<World>, process: &Process) {

@@ -250,6 +250,11 @@ impl Oracle {
         }
     }
 
+    /// The newest token of a node.
+    pub fn token(&self, node: &str) -> u64 {
+        self.tokens.get(node).copied().unwrap_or_default()
+    }
+
     /// The database committed for this claim.
     pub fn committed_by(&mut self, node: &str, token: u64) {
         let newest = self.tokens.get(node).copied().unwrap_or_default();

@@ -80,7 +80,7 @@ async fn live(world: &Arc<World>) {
         }
     }
     calm(world);
-    check::heal(world).await;
+    check::heal(world, world.settings.failover).await;
     check::compare(world).await;
     world.history.say("everything is at rest; all nodes stop and start again");
     for process in world.processes() {
@@ -88,7 +88,7 @@ async fn live(world: &Arc<World>) {
             .line
             .die(crate::line::Death::PowerCut(cachetier_journal::file_system::PowerCut::LoseAll));
     }
-    check::heal(world).await;
+    check::heal(world, false).await;
     check::compare(world).await;
     operator.abort();
     writer.abort();

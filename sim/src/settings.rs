@@ -24,6 +24,9 @@ pub struct Settings {
     pub poison: bool,
     pub failover: bool,
     pub segments: u64,
+    /// The longest pause between two steps of a client, in milliseconds; disturbances follow it.
+    pub pace: u64,
+    pub keep_flushed_seconds: u64,
 }
 
 /// Segments are small, so that histories rotate and trim them.
@@ -33,7 +36,14 @@ impl Settings {
     /// Draws the settings of a seed.
     pub fn of(seed: u64) -> (Self, ChaCha8Rng) {
         let mut dice = ChaCha8Rng::seed_from_u64(seed);
+        let pace = match dice.random_range(0..4) {
+            0 => 1_000,
+            1 => 300,
+            _ => 60,
+        };
         let settings = Self {
+            pace,
+            keep_flushed_seconds: dice.random_range(0..=2),
             seed,
             nodes: if dice.random_bool(0.45) { 1 } else { 2 },
             keys: dice.random_range(2..=6),

@@ -8,7 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cachetier_journal::file_system::{DirectoryLock, FaultyFileSystem, File, FileSystem};
+use cachetier_journal::file_system::{
+    DirectoryLock, Fault, FaultyFileSystem, File, FileSystem, Operation,
+};
+use tokio::time::Instant;
 
 use crate::line::{Line, Step};
 
@@ -46,8 +49,11 @@ fn broken() -> io::Error {
 }
 
 /// Takes one from a number of failures to come.
-fn spend(failing: &AtomicU32) -> bool {
+fn spend(line: &Line, failing: &AtomicU32) -> bool {
     let spent = failing.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1));
+    if spent.is_ok() {
+        line.disk_failed.lock().get_or_insert_with(Instant::now);
+    }
     spent.is_ok()
 }
 
@@ -110,7 +116,7 @@ impl File for VolumeFile {
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         let alive = !self.volume.line.is_dead();
-        if alive && spend(&self.volume.line.failing_writes) {
+        if alive && spend(&self.volume.line, &self.volume.line.failing_writes) {
             let part = bytes.get(..bytes.len() / 2).unwrap_or_default();
             self.file.write_at(part, offset)?;
             return Err(broken());
@@ -131,11 +137,10 @@ impl File for VolumeFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.volume.step()?;
-        if spend(&self.volume.line.failing_syncs) {
+        if spend(&self.volume.line, &self.volume.line.failing_syncs) {
             // the pages are dropped, as a kernel does, and the next sync would succeed
             self.volume.disk.set_faults(|operation| {
-                let sync = matches!(operation, cachetier_journal::file_system::Operation::Sync(_));
-                sync.then_some(cachetier_journal::file_system::Fault::Error(EIO))
+                matches!(operation, Operation::Sync(_)).then_some(Fault::Error(EIO))
             });
             let failed = self.file.sync_data();
             self.volume.disk.clear_faults();

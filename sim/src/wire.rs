@@ -60,11 +60,10 @@ impl Wire {
             return std::future::pending().await;
         }
         self.travel(&world).await;
-        if world.weather.lock().database_away {
+        if world.weather.lock().is_away(&self.line) {
             return Err(broken());
         }
-        let breaks = world.weather.lock().breaks;
-        if world.chance(breaks) {
+        if world.chance(self.breaks(&world)) {
             world.history.say(format!("{}: a connection breaks before the act", self.line.name()));
             return Err(broken());
         }
@@ -77,12 +76,15 @@ impl Wire {
             return std::future::pending().await;
         }
         self.travel(world).await;
-        let breaks = world.weather.lock().breaks;
-        if world.chance(breaks) {
+        if world.chance(self.breaks(world)) {
             world.history.say(format!("{}: a connection breaks after the act", self.line.name()));
             return Err(broken());
         }
         Ok(answer)
+    }
+
+    fn breaks(&self, world: &World) -> f64 {
+        if self.line.impostor.is_some() { 0.0 } else { world.weather.lock().breaks }
     }
 
     async fn travel(&self, world: &World) {
@@ -156,6 +158,9 @@ impl Backend for Wire {
                 claim.token,
                 lanes.join(" ")
             ));
+            if self.line.impostor.is_some() {
+                world.violate(format!("{} is given a claim", self.line.name()));
+            }
             world.judge(|oracle| oracle.claimed(&self.line.node, claim.token));
         };
         self.cross(|w| w.database.claim(request), done)

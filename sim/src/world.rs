@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::account::{Account, Content};
 use crate::history::History;
-use crate::line::{Death, Line, tell};
+use crate::line::{Death, Impostor, Line, tell};
 use crate::oracle::Oracle;
 use crate::phones::Phones;
 use crate::settings::{SEGMENT_BYTES, Settings};
@@ -52,6 +52,17 @@ pub struct Weather {
     pub held: BTreeMap<String, Instant>,
 }
 
+impl Weather {
+    /// What an old copy may do is decided by the database, so it always reaches it.
+    pub fn is_away(&self, line: &Line) -> bool {
+        match line.impostor {
+            None => self.database_away,
+            Some(Impostor::OldCopy) => false,
+            Some(Impostor::OtherGroup) => true,
+        }
+    }
+}
+
 /// A process that is up.
 #[derive(Clone)]
 pub struct Process {
@@ -71,6 +82,10 @@ pub struct World {
     pub standby: Mutex<Option<Standby>>,
     /// Lanes asked for at the next start.
     pub lanes: Mutex<u16>,
+    /// Copies of volumes, with the token their original had.
+    pub copies: Mutex<BTreeMap<String, (FaultyFileSystem, u64)>>,
+    /// Since when a killed process's journal may be in the page cache only (Relaxed).
+    unsynced: Mutex<BTreeMap<String, Instant>>,
     /// Cancelled with the first violation.
     pub violated: CancellationToken,
     dice: Mutex<ChaCha8Rng>,
@@ -118,6 +133,8 @@ impl World {
             topology: Mutex::new(topology),
             standby: Mutex::default(),
             lanes: Mutex::new(lanes),
+            copies: Mutex::default(),
+            unsynced: Mutex::default(),
             violated: CancellationToken::new(),
             dice: Mutex::new(dice),
             disks: Mutex::default(),
@@ -180,17 +197,35 @@ impl World {
     /// Starts a process of the node on its disk; false if it did not come up.
     pub async fn start(&self, node: &str) -> bool {
         let disk = self.disk(node);
-        self.start_on(node, disk).await
+        let Some(process) = self.start_on(node, disk, None).await else { return false };
+        self.unsynced.lock().remove(node);
+        self.processes.lock().insert(node.to_owned(), process);
+        true
     }
 
-    async fn start_on(&self, node: &str, disk: FaultyFileSystem) -> bool {
-        let Some(world) = self.me.upgrade() else { return false };
+    /// Starts a process on a volume that is not its own (any more); nobody is sent to it.
+    pub async fn start_impostor(
+        &self,
+        node: &str,
+        disk: FaultyFileSystem,
+        kind: Impostor,
+    ) -> Option<Process> {
+        self.start_on(node, disk, Some(kind)).await
+    }
+
+    async fn start_on(
+        &self,
+        node: &str,
+        disk: FaultyFileSystem,
+        impostor: Option<Impostor>,
+    ) -> Option<Process> {
+        let world = self.me.upgrade()?;
         let life = self.lives.fetch_add(1, Ordering::Relaxed) + 1;
         let stop = CancellationToken::new();
-        let line = self.line(node, life, &disk, stop.clone());
+        let line = self.line((node, life, impostor), &disk, stop.clone());
         self.history.say(format!("{} starts", line.name()));
         let options = GroupOptions {
-            config: self.config(),
+            config: self.config(impostor),
             node: entry(node),
             peers: Arc::new(Phones::new(&world, &line)),
         };
@@ -202,29 +237,26 @@ impl World {
         };
         let started = tokio::select! {
             biased;
-            () = line.died.cancelled() => return false,
+            () = line.died.cancelled() => return None,
             started = Group::start_on(options, host, stop.clone()) => started,
         };
         let group = match started {
             Ok(group) if !line.is_dead() => group,
-            Ok(_) => return false,
+            Ok(_) => return None,
             Err(error) => {
                 self.history.say(format!("{} does not start: {error}", line.name()));
                 stop.cancel();
                 line.die(Death::Killed);
-                return false;
+                return None;
             }
         };
         tokio::spawn(watch_end(Arc::clone(&world), group.clone(), Arc::clone(&line)));
-        let process = Process { group, line, stop };
-        self.processes.lock().insert(node.to_owned(), process);
-        true
+        Some(Process { group, line, stop })
     }
 
     fn line(
         &self,
-        node: &str,
-        life: u32,
+        (node, life, impostor): (&str, u32, Option<Impostor>),
         disk: &FaultyFileSystem,
         stop: CancellationToken,
     ) -> Arc<Line> {
@@ -237,13 +269,30 @@ impl World {
             let gone = processes.get(&name).is_some_and(|p| p.line.life == life);
             let gone = if gone { processes.remove(&name) } else { None };
             drop(processes);
+            let failed = gone.as_ref().and_then(|p| *p.line.disk_failed.lock());
             drop(gone);
-            if world.settings.relaxed && matches!(death, Death::PowerCut(_)) {
-                let window = world.settings.sync_interval + Duration::from_millis(5);
-                world.judge(|oracle| oracle.journal_lost(window));
+            if world.settings.relaxed && impostor.is_none() {
+                world.relaxed_end(&name, death, failed);
             }
         });
-        Line::new(node, life, disk.clone(), on_death)
+        Line::new(node, life, disk.clone(), impostor, on_death)
+    }
+
+    /// A process with a relaxed journal ended: what it had not synced may go with a power cut, now
+    /// or before the next start made it safe.
+    fn relaxed_end(&self, node: &str, death: Death, disk_failed: Option<Instant>) {
+        let now = Instant::now();
+        let interval = self.settings.sync_interval + Duration::from_millis(5);
+        let since = disk_failed.unwrap_or(now).checked_sub(interval).unwrap_or(now);
+        let mut unsynced = self.unsynced.lock();
+        let since = unsynced.get(node).copied().unwrap_or(since).min(since);
+        if death == Death::Killed {
+            unsynced.insert(node.to_owned(), since);
+            return;
+        }
+        unsynced.remove(node);
+        drop(unsynced);
+        self.judge(|oracle| oracle.journal_lost(now.duration_since(since)));
     }
 
     /// Ends a process in order.
@@ -259,13 +308,14 @@ impl World {
         process.line.die(Death::Killed);
     }
 
-    fn config(&self) -> NodeConfig {
+    fn config(&self, impostor: Option<Impostor>) -> NodeConfig {
+        let uid = if impostor == Some(Impostor::OtherGroup) { "uid-2" } else { GROUP_UID };
         let settings = &self.settings;
         let durability = if settings.relaxed { Durability::Relaxed } else { Durability::Sync };
         let commit =
             if settings.backend_async { BackendCommit::Async } else { BackendCommit::Sync };
         NodeConfig {
-            group: GroupIdentity { name: "sim/group".to_owned(), uid: GROUP_UID.to_owned() },
+            group: GroupIdentity { name: "sim/group".to_owned(), uid: uid.to_owned() },
             backend: BackendConfig {
                 credentials_dir: PathBuf::new(),
                 schema: "public".to_owned(),
@@ -277,7 +327,11 @@ impl World {
                 capacity_bytes: settings.segments * SEGMENT_BYTES,
                 durability,
                 sync_interval_ms: settings.sync_interval.as_millis() as u64,
-                keep_flushed_seconds: if settings.failover { 3_600 } else { 3 },
+                keep_flushed_seconds: if settings.failover {
+                    3_600
+                } else {
+                    settings.keep_flushed_seconds
+                },
             },
             memory: MemoryConfig { capacity_bytes: 64 << 20 },
             write_through: WriteThroughConfig {

@@ -26,6 +26,7 @@ use crate::read_through::ReadThrough;
 use crate::rejects::RejectAccount;
 use crate::restore::Annulled;
 use crate::shared::Shared;
+use crate::undecided::Undecided;
 
 pub(crate) struct Core {
     pub shared: Arc<Shared>,
@@ -41,6 +42,8 @@ pub(crate) struct Core {
     /// The token of this process, once the backend gave one.
     pub token: OnceLock<u64>,
     pub rejects: RejectAccount,
+    /// What awaited the backend's decision when this process started.
+    pub undecided: Undecided,
     /// Instances quarantined on the journal's word alone, until the claim tells.
     pub suspected: Mutex<HashSet<RootKey>>,
     /// Bounds reads past the store.

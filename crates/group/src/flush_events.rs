@@ -68,6 +68,7 @@ impl Core {
         for (key, sequence) in accepted {
             self.engine.decided(key, *sequence, true);
             self.decisions.settle(*sequence, Decision::Accepted);
+            self.undecided.decided(key, *sequence);
         }
         for (key, upto) in keys {
             self.engine.flushed(key, *upto);
@@ -80,6 +81,7 @@ impl Core {
         self.annulled.lock().insert(sequence);
         let annulled = self.journal_word(frames::KIND_ANNUL, &frames::annul(sequence));
         self.engine.decided(key, sequence, false);
+        self.undecided.decided(key, sequence);
         self.decisions.settle(sequence, Decision::Refused { cause: Box::new(cause), annulled });
     }
 
@@ -92,6 +94,7 @@ impl Core {
     ) {
         self.engine.quarantine(key);
         self.suspected.lock().remove(key);
+        sequences.iter().for_each(|sequence| self.undecided.decided(key, *sequence));
         self.aside.add(key, sequences);
         self.journal_word(frames::KIND_REJECTED, &frames::rejected(key, sequences));
         self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
@@ -126,6 +129,7 @@ impl Core {
         for (key, sequence) in transactions {
             self.aside.add(key, &[*sequence]);
             self.decisions.settle(*sequence, Decision::Lost);
+            self.undecided.decided(key, *sequence);
         }
         let message = format!(
             "{} transactions of slots that were reassigned by force will never reach the backend; \

@@ -45,6 +45,7 @@ mod status;
 mod tail;
 mod topology;
 mod trim;
+mod undecided;
 mod write;
 
 pub use cachetier_engine::RowSink;

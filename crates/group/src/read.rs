@@ -65,6 +65,7 @@ impl Core {
                 let until = *deadline.get_or_insert_with(|| Instant::now() + self.hold_timeout());
                 self.serving(slot, until).await?;
             }
+            self.undecided.wait(root, || self.hold_timeout()).await?;
             let status = self.engine.read_into(root, found_by, plan, sink);
             let (found, as_of) = match status.map_err(refusals::from_engine)? {
                 ReadStatus::Found { as_of } => (true, as_of),
@@ -84,7 +85,7 @@ impl Core {
                     continue;
                 }
             };
-            self.visible(as_of).await?;
+            self.shown(as_of).await?;
             self.tally_read(source);
             return Ok(ReadFound { found, source });
         }
@@ -93,6 +94,13 @@ impl Core {
             what: "changes of this instance while it was read",
             retry_after: std::time::Duration::from_millis(50),
         })
+    }
+
+    async fn shown(&self, as_of: u64) -> Result<(), GroupError> {
+        if cachetier_defects::on("r07-shown-before-durable") {
+            return Ok(());
+        }
+        self.visible(as_of).await
     }
 
     /// Reads past the store. For slots whose owner cannot be reached: what it acknowledged and did
@@ -137,6 +145,9 @@ impl Core {
     /// Errs while this node itself serves the slot or may have changes of it that the backend has
     /// not: a read past the store would miss them (R25).
     fn may_bypass(&self, slot: SlotId) -> Result<(), GroupError> {
+        if cachetier_defects::on("r25-own-bypass") {
+            return Ok(());
+        }
         match self.shared.slots.state(slot) {
             SlotState::Serving => Err(GroupError::refused(
                 RefusalReason::Schema,

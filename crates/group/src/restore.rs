@@ -31,8 +31,21 @@ pub(crate) struct Restored {
     pub bytes: u64,
     /// Instances with rejects, by the journal's account.
     pub quarantined: HashSet<RootKey>,
+    /// Instances whose last transaction awaits the backend's decision, with its sequence.
+    pub undecided: HashMap<RootKey, u64>,
     /// Transactions set aside, by the journal's account.
     pub aside: HashMap<RootKey, Vec<u64>>,
+}
+
+impl Restored {
+    fn note_undecided(&mut self, frame: &TransactionFrame, sequence: u64) {
+        if frame.awaits_backend && !cachetier_defects::on("restart-forgets-acceptance") {
+            self.undecided.insert(frame.key.clone(), sequence);
+        } else {
+            // a later transaction was committed, so the earlier one had been accepted
+            self.undecided.remove(&frame.key);
+        }
+    }
 }
 
 /// Where the tail begins, per lane.
@@ -86,6 +99,7 @@ impl Tail<'_> {
                     engine
                         .restore(&key, &frame.image, sequence, frame.awaits_backend)
                         .map_err(|error| unreadable(&error.to_string()))?;
+                    restored.note_undecided(&frame, sequence);
                     restored.transactions += 1;
                     restored.bytes += bytes;
                     let pending = to_pending(sequence, frame, bytes);

@@ -67,7 +67,11 @@ impl Core {
             let marks = self.lanes.marks();
             let stats = self.shared.journal.stats();
             let in_need = stats.bytes > stats.capacity_bytes / 100 * FULL_PERCENT;
-            let due = kept.due(now(), marks.trimmable, keep, in_need);
+            let mut trimmable = marks.trimmable;
+            if cachetier_defects::on("r03-trim-by-fastest-lane") {
+                trimmable = marks.lanes.iter().map(|l| l.position).max().unwrap_or(0);
+            }
+            let due = kept.due(now(), trimmable, keep, in_need);
             let positions: Vec<u64> =
                 marks.lanes.iter().map(|l| l.position.min(l.confirmed)).collect();
             // noted before anything is trimmed: a start with the backend away begins there

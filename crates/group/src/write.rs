@@ -104,6 +104,10 @@ impl Core {
                     return self.answer(root, committed, decision, urgent).await;
                 }
                 Err(TransactError::NotLoaded) => {
+                    if cachetier_defects::on("r15-write-without-load") {
+                        self.misses.assume_absent(root)?;
+                        continue;
+                    }
                     let fetched = self.misses.fetch(root).await?;
                     if !fetched.installed && self.shared.slots.state(slot) == SlotState::Serving {
                         return Err(GroupError::MemoryFull);
@@ -186,6 +190,7 @@ impl Core {
             return Ok(Transacted { position, rows: committed.rows });
         }
         self.visible(committed.sequence).await?;
+        let decision = decision.filter(|_| !cachetier_defects::on("r16-answer-before-backend"));
         if let Some(decision) = decision {
             self.decided(decision).await?;
         }
@@ -297,7 +302,13 @@ impl Sink<'_> {
             commit.key,
             commit.changes,
         );
-        commit.encode_image(&mut payload);
+        if cachetier_defects::on("r04-image-of-the-root-only") {
+            let mut image = commit.image();
+            image.tables.iter_mut().skip(1).for_each(Vec::clear);
+            cachetier_model::codec::encode_instance(&image, &mut payload);
+        } else {
+            commit.encode_image(&mut payload);
+        }
         let bytes = payload.len() as u64 * 2 + PENDING_OVERHEAD_BYTES;
         let reservation = core.lanes.reserve(bytes).map_err(|full| GroupError::BacklogFull {
             backlog_bytes: full.bytes,

@@ -51,7 +51,8 @@ pub(crate) fn open(
     if control.generation >= GENERATION_MAX {
         return Err(JournalError::GenerationsExhausted { opened: control.generation });
     }
-    let generation = control.generation + 1;
+    let again = cachetier_defects::on("r02-same-generation") && !created;
+    let generation = control.generation + u32::from(!again);
     let recovery = recovery(&survey, &control, created, generation);
     let preparation =
         Preparation { generation, leftovers: survey.leftovers, tail: survey.tail.clone() };
@@ -143,6 +144,8 @@ fn shared(
     let last = recovery.last;
     let seed = Seed::of(control.journal_id);
     let begin = Sequence::new(recovery.generation, 0);
+    let again = cachetier_defects::on("r02-same-generation");
+    let begin = if again { begin.max(last) } else { begin };
     let marks = Watermarks {
         appended: last,
         written: last,

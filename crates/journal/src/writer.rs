@@ -275,7 +275,10 @@ impl JournalDriver {
             return Ok(());
         };
         let begun = Instant::now();
-        let result = active.file.sync_data();
+        let mut result = active.file.sync_data();
+        if result.is_err() && cachetier_defects::on("r06-sync-again") {
+            result = active.file.sync_data();
+        }
         let (path, upto, took) = (active.path.clone(), self.written, begun.elapsed());
         self.sync_ended(SyncOutcome { path, upto, result, took })
     }

@@ -8,17 +8,25 @@ use serde_json::Value;
 use crate::{process, workspace};
 
 /// Which crates of the workspace each member may name; a member that is absent may name any.
-const ALLOWED: [(&str, &[&str]); 13] = [
+const ALLOWED: [(&str, &[&str]); 14] = [
     ("cachetier-model", &[]),
     ("cachetier-proto", &[]),
-    ("cachetier-journal", &[]),
+    // a switch that is constant in everything shipped
+    ("cachetier-defects", &[]),
+    ("cachetier-journal", &["cachetier-defects"]),
     ("cachetier-runtime", &[]),
     ("cachetier-api", &["cachetier-model"]),
     ("cachetier-engine", &["cachetier-model", "cachetier-journal"]),
-    ("cachetier-write-through", &["cachetier-model"]),
+    ("cachetier-write-through", &["cachetier-model", "cachetier-defects"]),
     (
         "cachetier-group",
-        &["cachetier-model", "cachetier-engine", "cachetier-journal", "cachetier-write-through"],
+        &[
+            "cachetier-model",
+            "cachetier-engine",
+            "cachetier-journal",
+            "cachetier-write-through",
+            "cachetier-defects",
+        ],
     ),
     ("cachetier-client", &["cachetier-model", "cachetier-proto"]),
     ("cachetier-preload", &["cachetier-model", "cachetier-write-through", "cachetier-client"]),

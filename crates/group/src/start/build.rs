@@ -20,6 +20,7 @@ use crate::rejects::RejectAccount;
 use crate::restore::{Annulled, JournalReplay, Restored, Tail};
 use crate::shared::Shared;
 use crate::status::Problem;
+use crate::undecided::Undecided;
 
 /// Calls that may wait for each place of `bypass.maxConcurrent`.
 const BYPASS_WAITING_PER_PLACE: usize = 16;
@@ -80,6 +81,7 @@ pub(super) async fn build(
         annulled,
         token: std::sync::OnceLock::new(),
         rejects: RejectAccount::default(),
+        undecided: Undecided::new(std::mem::take(&mut restored.undecided)),
         suspected: parking_lot::Mutex::default(),
         bypass: tokio::sync::Semaphore::new(bypass_max),
         bypass_waiting: tokio::sync::Semaphore::new(bypass_max * BYPASS_WAITING_PER_PLACE),
@@ -195,8 +197,9 @@ fn follow_synced(shared: &Arc<Shared>) -> watch::Receiver<u64> {
                 () = sender.closed() => return,
                 changed = marks.changed() => if changed.is_err() { return },
             }
-            let Watermarks { synced, .. } = &*marks.borrow_and_update();
-            let synced = synced.get();
+            let Watermarks { synced, appended, .. } = &*marks.borrow_and_update();
+            let unsynced = cachetier_defects::on("r01-unsynced-leaves");
+            let synced = if unsynced { appended.get() } else { synced.get() };
             sender.send_if_modified(|old| std::mem::replace(old, synced) != synced);
         }
     });

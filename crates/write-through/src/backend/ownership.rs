@@ -55,6 +55,9 @@ pub(crate) fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, Bac
     if request.held_token == Some(found) || first.attempt == request.attempt {
         return Ok(found);
     }
+    if cachetier_defects::on("r08-any-token") {
+        return Ok(found);
+    }
     Err(other_token(request, found))
 }
 

@@ -24,9 +24,11 @@ impl Lane {
         let state = self.shared.state.lock();
         let mut sorted = Sorted { kept: Vec::new(), following: Vec::new(), foreign: Vec::new() };
         for pending in &segment.entries {
-            let target = if !state.slots.contains(pending.slot) {
+            let kept = cachetier_defects::on("r09-lost-slots-are-written");
+            let passes = cachetier_defects::on("r17-followers-pass");
+            let target = if !state.slots.contains(pending.slot) && !kept {
                 &mut sorted.foreign
-            } else if state.quarantined.contains_key(&pending.key) {
+            } else if state.quarantined.contains_key(&pending.key) && !passes {
                 &mut sorted.following
             } else {
                 &mut sorted.kept

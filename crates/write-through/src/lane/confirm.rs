@@ -47,6 +47,10 @@ impl Confirm {
 
     /// Takes the log's state in; answers the position that is confirmed by it.
     pub(super) fn observe(&mut self, wal: WalState) -> Option<u64> {
+        if cachetier_defects::on("r11-commit-assumed") {
+            self.next = None;
+            return self.outstanding.take();
+        }
         let reached = match self.target.take() {
             Some((position, target))
                 if target.system_identifier == wal.system_identifier

@@ -336,7 +336,8 @@ impl Lane {
         self.confirm.committed(to);
         self.shared.queue.rewound(lane, to);
         self.shared.tell(FlushEvent::Rewound { lane, from, to }).await;
-        CatchUp { after: to, upto: from }
+        let upto = if cachetier_defects::on("r11-nothing-sent-again") { to } else { from };
+        CatchUp { after: to, upto }
     }
 
     /// The next part of what the backend lost; `None` when all was read.

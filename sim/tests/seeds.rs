@@ -1,0 +1,54 @@
+//! Many seeds in CI, the same seed twice, and the seeds that broke a promise once.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+
+use sim::Outcome;
+
+/// Ends the test with the readable history of a seed that breaks a promise.
+fn must_hold(outcome: &Outcome) {
+    let Some(violation) = &outcome.violation else { return };
+    let skipped = outcome.history.len().saturating_sub(120);
+    let history: Vec<&str> = outcome.history.iter().skip(skipped).map(String::as_str).collect();
+    panic!("{}\nseed {}: {violation}", history.join("\n"), outcome.seed);
+}
+
+#[test]
+fn a_thousand_seeds_keep_every_promise() {
+    let mut acknowledged = 0;
+    for seed in 1..=1_000 {
+        let outcome = sim::run(seed);
+        must_hold(&outcome);
+        acknowledged += outcome.acknowledged;
+    }
+    assert!(acknowledged > 5_000, "histories in which hardly anything happens prove nothing");
+}
+
+/// Changed accepted rows vanished from reads while a node started with the database away: these
+/// seeds showed it.
+#[test]
+fn what_the_backend_accepted_is_not_taken_back_by_a_start_without_it() {
+    for seed in PINNED_ACCEPTED {
+        must_hold(&sim::run(seed));
+    }
+}
+
+const PINNED_ACCEPTED: [u64; 1] = [1];
+
+#[cfg(tokio_unstable)]
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    for seed in 1..=40 {
+        assert_eq!(sim::run(seed), sim::run(seed), "seed {seed}");
+    }
+}
+
+/// Those that need few seeds; `cargo xtask sim --defects` hunts them all.
+#[cfg(feature = "defects")]
+#[test]
+fn planted_defects_are_found() {
+    for name in ["r01-unsynced-leaves", "r04-image-of-the-root-only", "r15-write-without-load"] {
+        let defect = cachetier_defects::ALL.iter().find(|defect| defect.name == name).unwrap();
+        let hunt = sim::proof::hunt(*defect, 1, 5_000);
+        assert!(hunt.seed.is_some(), "{name} was not found");
+    }
+}
