@@ -179,8 +179,9 @@ fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
     if words.contains("volume node affinity conflict") {
         let message = format!(
             "the host that has the journal of {name} is away or full; its slots wait. Bring the host \
-             back. If it is lost for good: `kubectl delete pvc {CLAIM}-{name} pod {name}` gives up \
-             the writes in that journal and starts an empty one. Scheduler: {words}"
+             back. If it is lost for good: `kubectl delete pvc/{CLAIM}-{name} pod/{name}` gives up \
+             the writes in that journal and starts an empty one, which then asks for \
+             `cachectl accept-loss`. Scheduler: {words}"
         );
         return Finding::new(About::Pods, reason::JOURNAL_HOST_AWAY, message);
     }

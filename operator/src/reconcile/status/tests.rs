@@ -354,7 +354,7 @@ fn o54_a_journal_whose_host_is_gone_is_said_with_the_explicit_way_out() {
         Some("0/2 nodes are available: 2 node(s) had volume node affinity conflict.".to_owned());
     let status = status(&observed);
     assert_eq!(status.reason, reason::JOURNAL_HOST_AWAY);
-    assert!(status.message.contains("kubectl delete pvc journal-hlr-1 pod hlr-1"));
+    assert!(status.message.contains("kubectl delete pvc/journal-hlr-1 pod/hlr-1"));
     let plan = plan(&observed);
     assert_eq!((plan.topology.publish, plan.rollout.replace), (None, None), "nothing by itself");
 }
