@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
 /// Enough writers to pile up quickly.
 const WRITERS: usize = 64;
@@ -57,9 +57,8 @@ pub async fn run(
     };
     let node = Node::start(&beside.pinning, &stage.postgres, &database, settings).await?;
     let ledger = Arc::new(Ledger::new(beside.population, beside.cached_up_to()));
-    let backend = stage.postgres.connect(&database).await?;
-    let rows_before = changed_rows(&backend).await?;
     let mut drain = pile_up_and_drain(options, stage, &node, &ledger, &database).await?;
+    let backend = stage.postgres.connect(&database).await?;
     let mut faults = Vec::new();
     let cache = node.client().await?;
     let (population, up_to) = (beside.population, beside.cached_up_to());
@@ -72,12 +71,13 @@ pub async fn run(
         faults.push(format!("{mode}, {lanes} lanes: wrong answers: {tally:?}"));
     }
     drop((cache, node));
-    drain.rows = settled_rows(&backend).await? - rows_before;
+    drain.rows = rows_of_ended_sessions(&backend).await? - drain.rows;
     drop(backend);
     stage.postgres.drop_database(&database).await?;
     Ok((drain, faults))
 }
 
+/// The drain, with `rows` still being those changed before it.
 async fn pile_up_and_drain(
     options: &FlushOptions,
     stage: &Stage,
@@ -102,6 +102,11 @@ async fn pile_up_and_drain(
         never_sleep: true,
     };
     let watchers = Watchers { ledger: Some(ledger.clone()), positions: None };
+    // As in a server that has run for a while: pages were written since the last checkpoint.
+    let warm = RunOptions { seed: beside.traffic_seed ^ 1, ..traffic.clone() };
+    drive::measure(&warm, &targets, &watchers).await?;
+    drained(node).await?;
+    let rows_before = rows_of_ended_sessions(&stage.postgres.connect(database).await?).await?;
     let mut holder = stage.postgres.connect(database).await?;
     let lock = holder.transaction().await?;
     lock.batch_execute("LOCK TABLE cachetier.writer IN SHARE ROW EXCLUSIVE MODE").await?;
@@ -116,25 +121,25 @@ async fn pile_up_and_drain(
     let seconds = started.elapsed().as_secs_f64();
     let spent = stage.postgres.cpu(&none)?.saturating_sub(cpu);
     let transactions = backlog.transactions;
-    Ok(Drain { transactions, rows: 0, seconds, backend_cpu_s: spent.as_secs_f64() })
+    Ok(Drain { transactions, rows: rows_before, seconds, backend_cpu_s: spent.as_secs_f64() })
 }
 
-/// Rows changed in the four tables, as far as ended and idle sessions have reported.
-async fn changed_rows(client: &Client) -> Result<u64> {
+/// Rows changed in the four tables. Sessions report what they did when they end, at the latest, so
+/// all others of the database are ended first; lanes connect again by themselves.
+async fn rows_of_ended_sessions(client: &Client) -> Result<u64> {
+    const OTHERS: &str = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() \
+                          AND backend_type = 'client backend' AND pid <> pg_backend_pid()";
+    let pids = |rows: Vec<Row>| rows.iter().map(|row| row.get(0)).collect::<BTreeSet<i32>>();
+    let ended = pids(client.query(OTHERS, &[]).await?);
+    let end = format!("SELECT pg_terminate_backend(pid) FROM ({OTHERS}) others");
+    client.query(&end, &[]).await?;
+    crate::stage::eventually("the database's sessions to end", COUNTERS_PATIENCE, || async {
+        let left = pids(client.query(OTHERS, &[]).await?);
+        Ok(left.is_disjoint(&ended).then_some(()))
+    })
+    .await?;
     let sql = "SELECT coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint \
                FROM pg_stat_user_tables WHERE schemaname = 'public'";
     let rows: i64 = client.query_one(sql, &[]).await?.get(0);
     Ok(rows.unsigned_abs())
-}
-
-/// The same once the node's sessions have ended and their counts are in.
-async fn settled_rows(client: &Client) -> Result<u64> {
-    let others = "SELECT count(*) FROM pg_stat_activity \
-                  WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    crate::stage::eventually("the node's sessions to end", COUNTERS_PATIENCE, || async {
-        let left: i64 = client.query_one(others, &[]).await?.get(0);
-        Ok((left == 0).then_some(()))
-    })
-    .await?;
-    changed_rows(client).await
 }
