@@ -3,13 +3,21 @@
 //!
 //! Owns what the answer to "is it in the backend?" needs beside the lanes' marks, which pass such a
 //! transaction all the same. Filled by the start and by `flush_events`, emptied by replays and as
-//! frames leave the journal: never more than the journal holds.
+//! frames leave the journal: never more than the journal holds. What an earlier process set aside is
+//! asked of the backend, where it waits; what an administrator discarded after that process nobody
+//! knows any more.
 
 use std::collections::HashMap;
 
+use cachetier_journal::{Journal, Sequence};
 use cachetier_model::RootKey;
+use cachetier_write_through::BackendError;
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+
+use crate::core::Core;
+use crate::error::GroupError;
+use crate::frames::{self, Payload};
 
 /// Answered when every event that was sent before it is handled.
 pub(crate) type CaughtUp = oneshot::Sender<()>;
@@ -59,5 +67,43 @@ impl Aside {
             let _stopped = told.await;
         }
         self.by_instance.lock().values().any(|sequences| sequences.contains(&sequence))
+    }
+}
+
+impl Core {
+    /// Whether a sequence that every lane passed is not in the backend all the same.
+    pub(crate) async fn is_aside(&self, sequence: u64) -> Result<bool, GroupError> {
+        if self.aside.holds(sequence).await {
+            return Ok(true);
+        }
+        let stored = Sequence::from_stored(sequence).unwrap_or_default();
+        if stored.generation() == self.shared.generation {
+            return Ok(false);
+        }
+        let journal = self.shared.journal.clone();
+        let key = self.shared.labour.run(move || instance_of(&journal, stored)).await;
+        match key.map_err(GroupError::internal)? {
+            Some(key) if self.is_quarantined(&key) => self.is_in_tail(&key, sequence).await,
+            _ => Ok(false),
+        }
+    }
+
+    async fn is_in_tail(&self, key: &RootKey, sequence: u64) -> Result<bool, GroupError> {
+        let away = |e: BackendError| GroupError::BackendAway { reason: e.to_string().into() };
+        let backend = &self.shared.backend;
+        let heads = backend.list_rejects(&self.shared.config.group.uid, u32::MAX).await;
+        let head = heads.map_err(away)?.into_iter().find(|head| head.key == *key);
+        let Some(head) = head else { return Ok(false) };
+        let tail = backend.reject_tail(head.id).await.map_err(away)?;
+        Ok(tail.iter().any(|e| e.node == self.shared.node.name && e.sequence == sequence))
+    }
+}
+
+/// The instance of a transaction, if the journal still has it. Blocks.
+fn instance_of(journal: &Journal, sequence: Sequence) -> Option<RootKey> {
+    let frame = journal.read_from(sequence).ok()?.next()?.ok()?;
+    match frames::decode(frame.kind, &frame.payload).ok()? {
+        Payload::Transaction(transaction) if frame.sequence == sequence => Some(transaction.key),
+        _ => None,
     }
 }

@@ -147,7 +147,7 @@ impl Core {
         let reached = marks.wait_for(|m| !m.lanes.is_empty() && m.confirmed >= sequence);
         let reached = tokio::time::timeout(timeout, reached).await.map(|marks| marks.map(|_| ()));
         match reached {
-            Ok(Ok(())) => match self.aside.holds(sequence).await {
+            Ok(Ok(())) => match self.is_aside(sequence).await? {
                 true => Err(GroupError::SetAside),
                 false => Ok(true),
             },

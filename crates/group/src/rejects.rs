@@ -143,7 +143,7 @@ impl Core {
         }
     }
 
-    fn is_quarantined(&self, key: &RootKey) -> bool {
+    pub(crate) fn is_quarantined(&self, key: &RootKey) -> bool {
         matches!(self.engine.read(key, &ReadPlan::default()), Ok(ReadAnswer::Quarantined))
     }
 

@@ -92,11 +92,14 @@ async fn start(shared: Arc<Shared>, core: Arc<watch::Sender<Option<Arc<Core>>>>)
             }
             Err(stop) => stop,
         };
-        if resumed.is_none() {
-            shared.count_tail().await;
-        }
         match stop {
-            Stop::Fenced { reason, message } => return shared.fence(&reason, &message),
+            Stop::Fenced { reason, message } => {
+                shared.fence(&reason, &message);
+                if resumed.is_none() {
+                    shared.count_tail().await;
+                }
+                return;
+            }
             Stop::Again { problem, away } => {
                 if shared.problems.raise("start", problem.clone()) {
                     tracing::warn!(node = %shared.node.name, reason = %problem.reason,
@@ -107,6 +110,9 @@ async fn start(shared: Arc<Shared>, core: Arc<watch::Sender<Option<Arc<Core>>>>)
                     if let Some(resumed) = &resumed {
                         core.send_replace(Some(Arc::clone(resumed)));
                     }
+                }
+                if resumed.is_none() {
+                    shared.count_tail().await;
                 }
             }
         }

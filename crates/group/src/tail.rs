@@ -37,12 +37,11 @@ impl Shared {
         }
         let (journal, positions) = (self.journal.clone(), self.notebook.lanes());
         let counted = self.labour.run(move || count(&journal, &positions.ok()?)).await;
-        match counted {
-            Ok(Some(counted)) => {
-                let _counted_before = self.tail.set(counted);
-            }
-            _ => tracing::warn!(node = %self.node.name, "the journal's tail cannot be counted"),
-        }
+        let counted = counted.ok().flatten().unwrap_or_else(|| {
+            tracing::warn!(node = %self.node.name, "the journal's tail cannot be counted");
+            SOMETHING
+        });
+        let _counted_before = self.tail.set(counted);
     }
 }
 

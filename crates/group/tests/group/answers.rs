@@ -24,6 +24,12 @@ async fn a_position_of_a_transaction_that_was_set_aside_is_never_called_flushed(
     assert!(wait(&node, taken).await.unwrap());
     let error = wait(&node, refused).await.unwrap_err();
     assert!(matches!(error, GroupError::SetAside), "{error:?}");
+    // nor by the next process
+    node.close().await;
+    let node = scene.serving("n-0").await;
+    assert!(wait(&node, taken).await.unwrap());
+    let error = wait(&node, refused).await.unwrap_err();
+    assert!(matches!(error, GroupError::SetAside), "{error:?}");
     scene.postgres.execute("ALTER TABLE account DROP CONSTRAINT account_place_check").await;
     let id = node.group.rejects(10).await.unwrap()[0].id;
     assert_eq!(node.group.resolve_reject(id, false).await.unwrap(), 1);

@@ -48,8 +48,7 @@ async fn a_node_that_cannot_start_reports_what_its_journal_holds_and_is_not_call
     scene.postgres.execute("ALTER TABLE facility RENAME TO hidden").await;
     let node = scene.node("n-0").await;
     let waits = |s: &cachetier_group::Status| s.problems.iter().any(|p| p.reason == "TableMissing");
-    let status = node.until("waiting", waits).await;
-    assert_eq!(status.backlog, BacklogFigures::NONE);
+    node.until("counted", |s| waits(s) && s.backlog == BacklogFigures::NONE).await;
     node.crash().await;
 }
 
