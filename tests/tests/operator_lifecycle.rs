@@ -248,6 +248,19 @@ async fn a_deletion_ends_when_the_queue_is_empty_and_ends_the_bookkeeping() -> R
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_took_writes_since_it_was_asked_holds_the_deletion_up() -> Result<()> {
+    let stage = ready("delete-again", 2).await?;
+    stage.nodes.restart_at_end("hlr-1", 7);
+    stage.api::<CacheGroup>().delete("hlr", &DeleteParams::default()).await?;
+    let group = stage
+        .until("held", |group| condition(group, "DrainSafe").2.contains("7 transactions"))
+        .await?;
+    ensure!(condition(&group, "DrainSafe").0 == "False", "deleted over a full journal");
+    stage.nodes.edit("hlr-1", |view| view.backlog.transactions = 0);
+    gone(&stage).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn o39_finalizers_of_others_are_kept_and_ours_is_there_once() -> Result<()> {
     let stage = Stage::start("o39").await?;
     let mut group = minimal_group(1);

@@ -20,6 +20,7 @@ struct Node {
     slow: bool,
     /// Was told that the group ends.
     ended: bool,
+    restarts_at_end: Option<u64>,
 }
 
 /// All nodes of one test, by pod name.
@@ -83,6 +84,11 @@ impl ScriptedNodes {
             node.view.slots_covered = 0;
             node.view.writes_stopped = false;
         });
+    }
+
+    /// When the group is about to end, the process turns out to be a new one that took writes.
+    pub fn restart_at_end(&self, pod: &str, transactions: u64) {
+        self.with(pod, |node| node.restarts_at_end = Some(transactions));
     }
 
     /// Some node was told to remove the group's bookkeeping.
@@ -179,8 +185,16 @@ impl Nodes for ScriptedNodes {
         _: bool,
     ) -> BoxFuture<'a, Result<(), NodeError>> {
         let answer = self.with(&node.pod, |known| {
+            if known.silent {
+                return Err(NodeError("connection refused".to_owned()));
+            }
+            if let Some(transactions) = known.restarts_at_end.take() {
+                known.view.writes_stopped = false;
+                known.view.backlog.transactions = transactions;
+                return Err(NodeError("stop writes and drain first".to_owned()));
+            }
             known.ended = true;
-            if known.silent { Err(NodeError("connection refused".to_owned())) } else { Ok(()) }
+            Ok(())
         });
         async move { answer }.boxed()
     }
