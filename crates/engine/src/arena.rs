@@ -92,7 +92,7 @@ impl Arena {
         if units > BLOCK_UNITS_MAX {
             return length + 16;
         }
-        if self.free.get(units).is_some_and(|head| *head != 0) {
+        if self.fitting(units).is_some() {
             return 0;
         }
         match self.chunks.last() {
@@ -168,17 +168,32 @@ impl Arena {
         Offset(LARGE + number)
     }
 
+    /// A free block of exactly this size, or the beginning of a longer one.
     fn pop_free(&mut self, units: usize) -> Option<u32> {
-        let head = self.free.get(units).copied().filter(|head| *head != 0)?;
+        let fitting = self.fitting(units)?;
+        let head = self.free.get(fitting).copied()?;
         let (chunk, at) = place(head - 1);
         let block = self.chunks.get(chunk)?.bytes().get(at..)?;
         let next = match block.first_chunk::<8>() {
-            Some([_, _, _, _, a, b, c, d]) if units > 1 => u32::from_le_bytes([*a, *b, *c, *d]),
+            Some([_, _, _, _, a, b, c, d]) if fitting > 1 => u32::from_le_bytes([*a, *b, *c, *d]),
             _ => 0,
         };
-        *self.free.get_mut(units)? = next;
-        self.free_bytes -= units * UNIT;
+        *self.free.get_mut(fitting)? = next;
+        self.free_bytes -= fitting * UNIT;
+        if fitting > units {
+            let rest = head - 1 + units as u32;
+            let (chunk, at) = place(rest);
+            *self.chunks.get_mut(chunk)?.bytes_mut().get_mut(at)? = (fitting - units) as u8;
+            self.remove(Offset(rest));
+        }
         Some(head - 1)
+    }
+
+    /// Size of the free block to take for one of this size. A rest of a single unit would be of no
+    /// use.
+    fn fitting(&self, units: usize) -> Option<usize> {
+        let free = |size: usize| self.free.get(size).is_some_and(|head| *head != 0);
+        std::iter::once(units).chain(units + 2..self.free.len()).find(|size| free(*size))
     }
 
     fn append(&mut self, units: usize) -> Option<u32> {

@@ -4,6 +4,7 @@
 //! shard of a lookup index or the tickets. The sink is called under the slot's lock.
 
 mod batch;
+mod evict;
 mod load;
 mod read;
 mod scan;
@@ -22,6 +23,7 @@ use crate::{CommitRefused, EngineError};
 use cachetier_model::{GroupSchema, Instance, RootKey, RowChange, SLOT_COUNT, SlotId};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 #[derive(Clone, Copy, Debug)]
 pub struct EngineOptions {
@@ -76,6 +78,8 @@ pub struct Engine {
     memory: Memory,
     reservation: Option<Arc<Reservation>>,
     arena: ArenaReport,
+    evicts: AtomicBool,
+    evicted: AtomicU64,
 }
 
 impl std::fmt::Debug for Engine {
@@ -129,6 +133,8 @@ impl Engine {
             schema,
             reservation,
             arena,
+            evicts: AtomicBool::new(false),
+            evicted: AtomicU64::new(0),
         })
     }
 
@@ -194,6 +200,13 @@ impl<'a> Changing<'a> {
         let bytes_before = slot.bytes();
         Self { slot, memory, bytes_before }
     }
+
+    /// Tells the budget what the slot holds now.
+    fn account(&mut self) {
+        let bytes = self.slot.bytes();
+        self.memory.resized(self.bytes_before, bytes);
+        self.bytes_before = bytes;
+    }
 }
 
 impl std::ops::Deref for Changing<'_> {
@@ -212,7 +225,7 @@ impl std::ops::DerefMut for Changing<'_> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.memory.resized(self.bytes_before, self.slot.bytes());
+        self.account();
     }
 }
 

@@ -5,6 +5,7 @@
 //! grows. It grows by a sixth, so a well-filled table never holds twice what it needs.
 
 use crate::arena::Offset;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 const GROUP: usize = 16;
 const EMPTY: u8 = 0;
@@ -40,6 +41,11 @@ impl Place {
 pub(crate) struct Index {
     tags: Vec<[u8; GROUP]>,
     offsets: Vec<[u32; GROUP]>,
+    /// Per group, a bit per lane: read since the clock hand passed. Set under the slot's lock for
+    /// reading, cleared under that for writing; only a hint.
+    referenced: Vec<AtomicU16>,
+    /// The lane the clock hand points at, counted through all groups.
+    hand: usize,
     used: usize,
     removed: usize,
 }
@@ -135,7 +141,7 @@ impl Index {
 
     /// Bytes the table would grow by to take one more entry.
     pub(crate) fn growth(&self) -> usize {
-        if self.has_room() { 0 } else { (self.grown_groups() - self.tags.len()) * GROUP * 5 }
+        if self.has_room() { 0 } else { (self.grown_groups() - self.tags.len()) * (GROUP * 5 + 2) }
     }
 
     fn has_room(&self) -> bool {
@@ -161,6 +167,8 @@ impl Index {
         let mut grown = Self {
             tags: vec![[EMPTY; GROUP]; groups],
             offsets: vec![[0; GROUP]; groups],
+            referenced: (0..groups).map(|_| AtomicU16::new(0)).collect(),
+            hand: 0,
             used: 0,
             removed: 0,
         };
@@ -169,6 +177,49 @@ impl Index {
             grown.insert(place, offset);
         });
         *self = grown;
+    }
+
+    /// Notes that the entry was read.
+    pub(crate) fn touch(&self, entry: Entry) {
+        if let Some(bits) = self.referenced.get(entry.group) {
+            let bit = 1 << entry.lane;
+            if bits.load(Ordering::Relaxed) & bit == 0 {
+                bits.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Moves the clock hand on, at most twice around, until `stop` takes an entry that was not read
+    /// since the hand last passed it.
+    pub(crate) fn sweep(&mut self, mut stop: impl FnMut(Offset) -> bool) {
+        let lanes = self.tags.len() * GROUP;
+        for _ in 0..lanes * 2 {
+            let at = if self.hand >= lanes { 0 } else { self.hand };
+            self.hand = at + 1;
+            if let Some(offset) = self.not_referenced(at)
+                && stop(offset)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Every entry that was not read since the last pass.
+    pub(crate) fn idle(&mut self, mut each: impl FnMut(Offset)) {
+        for at in 0..self.tags.len() * GROUP {
+            self.not_referenced(at).into_iter().for_each(&mut each);
+        }
+    }
+
+    /// The entry in a lane, if it is used and was not referenced; it is not referenced from now on.
+    fn not_referenced(&mut self, at: usize) -> Option<Offset> {
+        let (group, lane) = (at / GROUP, at % GROUP);
+        let used = self.tags.get(group)?.get(lane).is_some_and(|tag| *tag >= USED);
+        let bits = self.referenced.get_mut(group)?.get_mut();
+        let referenced = *bits >> lane & 1 == 1;
+        *bits &= !(1 << lane);
+        let offset = *self.offsets.get(group)?.get(lane)?;
+        (used && !referenced).then_some(Offset(offset))
     }
 
     pub(crate) fn for_each(&self, mut each: impl FnMut(Offset)) {
@@ -191,7 +242,9 @@ impl Index {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.tags.capacity() * GROUP + self.offsets.capacity() * GROUP * size_of::<u32>()
+        self.tags.capacity() * GROUP
+            + self.offsets.capacity() * GROUP * size_of::<u32>()
+            + self.referenced.capacity() * size_of::<AtomicU16>()
     }
 }
 

@@ -61,6 +61,25 @@ impl Slot {
         self.find(target).map(|(_, offset)| self.arena.get(offset))
     }
 
+    /// The same, and the clock hand will see that it was read.
+    pub(crate) fn record_read(&self, target: Target<'_>) -> Option<&[u8]> {
+        let (entry, offset) = self.find(target)?;
+        self.index.touch(entry);
+        Some(self.arena.get(offset))
+    }
+
+    /// Offers records to the clock: `stop` is given those not read lately until it takes one.
+    pub(crate) fn sweep(&mut self, mut stop: impl FnMut(&[u8], &States) -> bool) {
+        let (arena, states) = (&self.arena, &self.states);
+        self.index.sweep(|offset| stop(arena.get(offset), states));
+    }
+
+    /// Gives every record that was not read since the last pass.
+    pub(crate) fn idle(&mut self, mut each: impl FnMut(&[u8])) {
+        let arena = &self.arena;
+        self.index.idle(|offset| each(arena.get(offset)));
+    }
+
     /// The records that may belong to this short hash.
     pub(crate) fn candidate(
         &self,
@@ -100,6 +119,9 @@ impl Slot {
             self.states.remove(key);
             if self.states.is_empty() {
                 self.states = States::default();
+            } else if self.states.len() * 8 < self.states.capacity() {
+                // evictions under an open load leave many at once
+                self.states.shrink_to(self.states.len() * 2);
             }
         }
     }

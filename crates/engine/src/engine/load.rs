@@ -51,6 +51,27 @@ impl Engine {
         key: &RootKey,
         instance: Option<Instance>,
     ) -> Result<Installed, EngineError> {
+        self.install_with(ticket, key, instance, false)
+    }
+
+    /// [`Engine::install`] of an instance that was asked for: with eviction on, a full budget makes
+    /// room for it. A load of everything should not, or it would push out what it just brought.
+    pub fn install_wanted(
+        &self,
+        ticket: &Ticket,
+        key: &RootKey,
+        instance: Option<Instance>,
+    ) -> Result<Installed, EngineError> {
+        self.install_with(ticket, key, instance, self.evicts())
+    }
+
+    fn install_with(
+        &self,
+        ticket: &Ticket,
+        key: &RootKey,
+        instance: Option<Instance>,
+        evict: bool,
+    ) -> Result<Installed, EngineError> {
         let target = self.target(key);
         let packed = instance.filter(Instance::exists).map(|i| self.pack(key, i)).transpose()?;
         let mut slot = self.change(target);
@@ -71,7 +92,7 @@ impl Engine {
             }
         }
         Ok(match packed {
-            Some(packed) => self.install_record(&mut slot, target, &packed),
+            Some(packed) => self.install_record(&mut slot, target, &packed, evict),
             None => self.install_absence(&mut slot, target, ticket),
         })
     }
@@ -81,9 +102,15 @@ impl Engine {
         slot: &mut Changing<'_>,
         target: Target<'_>,
         packed: &[u8],
+        evict: bool,
     ) -> Installed {
-        let growth = slot.growth_for(packed.len()) + LOOKUP_GROWTH * self.lookups.len();
-        if !self.memory.admits(growth) {
+        let besides = LOOKUP_GROWTH * self.lookups.len();
+        let fits = if evict {
+            self.make_room(slot, target.key, packed.len(), besides)
+        } else {
+            self.memory.admits(slot.growth_for(packed.len()) + besides)
+        };
+        if !fits {
             return Installed::MemoryFull;
         }
         self.enter(target, &self.lookup_moves(None, Some(packed)));

@@ -47,7 +47,8 @@ impl Engine {
             return Ok(ReadStatus::Quarantined);
         }
         let as_of = state.map_or(0, |s| s.dirty);
-        let Some(packed) = slot.record(target) else {
+        let found = if self.evicts() { slot.record_read(target) } else { slot.record(target) };
+        let Some(packed) = found else {
             return Ok(match state {
                 Some(s) if s.absent => ReadStatus::Absent { as_of },
                 _ => ReadStatus::NotLoaded,

@@ -1,4 +1,5 @@
 mod agreement;
+mod eviction;
 mod naive;
 mod promises;
 

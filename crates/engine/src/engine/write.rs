@@ -70,19 +70,18 @@ impl Engine {
         if changes.is_empty() {
             return Ok(Some(Committed { sequence: 0, rows, awaits_backend: false }));
         }
-        let growth = match &packed {
-            Some(packed) if !in_place => slot.growth_for(packed.len()) + packed.len(),
-            _ => 0,
-        };
-        if packed.is_some() && !self.memory.admits(growth + STATE_BYTES) {
-            return Err(TransactError::MemoryFull);
-        }
         let awaits_backend = self.rules.awaits_backend(&changes);
         let moves = if self.rules.moves_lookups(&changes) {
             self.lookup_moves(before, packed.as_deref())
         } else {
             Vec::new()
         };
+        if let Some(packed) = &packed {
+            let length = if in_place { 0 } else { packed.len() };
+            if !self.admits(slot, target.key, length) {
+                return Err(TransactError::MemoryFull);
+            }
+        }
         if !self.reserve(slot, target, &moves)? {
             return Ok(None);
         }
@@ -114,6 +113,14 @@ impl Engine {
             state.absent = packed.is_none();
         }
         Ok(Some(Committed { sequence, rows, awaits_backend }))
+    }
+
+    /// Whether the budget allows one more dirty instance, and a record of this length (0: none).
+    fn admits(&self, slot: &mut Changing<'_>, key: &RootKey, length: usize) -> bool {
+        let besides = length + STATE_BYTES;
+        let growth = if length == 0 { 0 } else { slot.growth_for(length) };
+        self.memory.admits(growth + besides)
+            || (self.evicts() && self.make_room(slot, key, length, besides))
     }
 
     /// What the transaction makes of the instance.
