@@ -36,10 +36,22 @@ pub fn run() -> Result<()> {
         }
     }
     println!("{table}");
+    addresses_are_good()?;
     if over.is_empty() {
         return Ok(());
     }
     bail!("more instructions than the limit: {}", over.join(", "))
+}
+
+/// The modules that are unsafe (the reserved range, unchecked text, prefetching) under memcheck.
+fn addresses_are_good() -> Result<()> {
+    let example = workspace::target_dir().join("release/examples/operations");
+    for kind in ["read_rows", "update", "insert"] {
+        let mut command = process::command("valgrind", &["--quiet", "--error-exitcode=9"]);
+        process::capture(command.arg(&example).args([kind, "500"]))
+            .with_context(|| format!("{kind} under memcheck"))?;
+    }
+    Ok(())
 }
 
 /// Instructions of a whole run of so many operations.
