@@ -32,7 +32,7 @@ fn what_the_backend_accepted_is_not_taken_back_by_a_start_without_it() {
     }
 }
 
-const PINNED_ACCEPTED: [u64; 1] = [1];
+const PINNED_ACCEPTED: [u64; 1] = [437];
 
 #[cfg(tokio_unstable)]
 #[test]
