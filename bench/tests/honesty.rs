@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Small, but large enough that chance alone does not void a run.
-const SUBSCRIBERS: u64 = 50_000;
+const SUBSCRIBERS: u64 = 20_000;
 
 /// The node's program: of `CACHETIER_BIN_DIR`, or built now beside this test.
 fn node() -> Result<PathBuf> {
