@@ -21,8 +21,8 @@ use crate::world::{JOURNAL_DIR, Process, World};
 /// The longest a healed world may take until everything is in the database.
 const HEAL_MAX: Duration = Duration::from_secs(900);
 
-/// Longer than a lane without work goes without a look at its row.
-const IDLE_LOOK: Duration = Duration::from_secs(8);
+/// Longer than a lane without work goes without a look at its row, a broken connection included.
+const IDLE_LOOK: Duration = Duration::from_secs(25);
 
 /// What the database holds for an account.
 pub fn stored(world: &World, id: i64) -> Content {
