@@ -10,6 +10,7 @@ use hlr_bench::traffic::Kind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tokio::sync::Mutex;
 
 /// Small, but large enough that chance alone does not void a run.
 const SUBSCRIBERS: u64 = 20_000;
@@ -30,7 +31,11 @@ fn node() -> Result<PathBuf> {
     Ok(target.join("cache-node"))
 }
 
+/// Each experiment has both processors to itself; two at once would starve each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
+
 async fn run(plant: Option<Fault>, drop_index: bool) -> Result<HlrReport> {
+    let _turn = ONE_AT_A_TIME.lock().await;
     hlr::run(&HlrOptions {
         population: Population {
             seed: DEFAULT_SEED,
