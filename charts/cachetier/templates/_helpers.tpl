@@ -18,5 +18,6 @@ app.kubernetes.io/component: operator
 
 {{- /* a switch is on, off, or auto: on where the cluster knows the kind */}}
 {{- define "cachetier.wanted" -}}
-{{- if or (eq .switch "on") (and (eq .switch "auto") .there) }}true{{ end }}
+{{- $switch := toString .switch }}
+{{- if or (eq $switch "on") (eq $switch "true") (and (eq $switch "auto") .there) }}true{{ end }}
 {{- end }}

@@ -101,9 +101,11 @@ impl Reservation {
     }
 
     fn map(provider: &ArenaProvider, bytes: u64) -> std::io::Result<(Self, bool)> {
-        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX).div_ceil(HUGE_PAGE) * HUGE_PAGE;
+        let wanted = usize::try_from(bytes).ok();
+        let wanted = wanted.and_then(|bytes| bytes.checked_next_multiple_of(HUGE_PAGE));
         // room to begin at a huge page
-        let mapped_length = wanted + HUGE_PAGE;
+        let lengths = wanted.and_then(|wanted| Some((wanted, wanted.checked_add(HUGE_PAGE)?)));
+        let (wanted, mapped_length) = lengths.ok_or(std::io::ErrorKind::OutOfMemory)?;
         let both = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing one; it
         // is private or of a file nobody else has a name of.
@@ -277,6 +279,16 @@ mod tests {
     use super::*;
 
     const SIZES: [usize; 4] = [PIECE_MAX, PIECE_MAX / 2, PIECE_MAX / 4, PIECE_MAX / 8];
+
+    #[test]
+    fn more_than_any_address_space_falls_back_instead_of_wrapping() {
+        for bytes in [u64::MAX, u64::MAX - HUGE_PAGE as u64] {
+            let (reservation, report) = Reservation::open(&ArenaProvider::Anonymous, bytes);
+            assert!(reservation.is_none());
+            assert_eq!(report.provider, ArenaProvider::Allocator);
+            assert!(!report.fallbacks.is_empty());
+        }
+    }
 
     fn pieces_are_apart_and_come_back(asked: &ArenaProvider) -> ArenaReport {
         let (reservation, report) = Reservation::open(asked, MAPPED_MIN);
