@@ -84,9 +84,10 @@ async fn a_run_without_faults_gives_every_ratio() -> Result<()> {
     Ok(())
 }
 
+/// A later write to the same row hides a lost one, so that a run as short as this needs several.
 #[tokio::test]
-async fn a_cache_that_loses_one_write_in_a_hundred_thousand_voids_the_run() -> Result<()> {
-    let report = run(Some(Fault::LoseWrites { one_in: 100_000 }), false).await?;
+async fn a_cache_that_loses_one_write_in_a_thousand_voids_the_run() -> Result<()> {
+    let report = run(Some(Fault::LoseWrites { one_in: 1_000 }), false).await?;
     is_void(&report, "rows differ")
 }
 
