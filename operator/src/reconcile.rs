@@ -36,6 +36,8 @@ pub enum ReconcileError {
     NameTaken { kind: &'static str, name: String },
     #[error("{kind} {name} is still being deleted")]
     Leaving { kind: &'static str, name: String },
+    #[error("{kind} {name} was made by somebody else during the pass")]
+    Changed { kind: &'static str, name: String },
     #[error("keeping the group's certificates")]
     Certificates(#[from] crate::certificates::CertificateError),
     #[error("building the group's objects")]
@@ -63,7 +65,7 @@ impl ReconcileError {
     pub fn disposition(&self) -> Disposition {
         match self {
             Self::Kube(kube::Error::Api(status)) if status.code == 409 => Disposition::Again,
-            Self::Leaving { .. } => Disposition::Again,
+            Self::Leaving { .. } | Self::Changed { .. } => Disposition::Again,
             Self::Invalid(_) => Disposition::Reject,
             _ => Disposition::Retry,
         }

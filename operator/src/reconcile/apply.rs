@@ -145,6 +145,14 @@ fn certificates(
     Ok(built)
 }
 
+/// Which stored object a child may be applied to.
+enum Place<'a> {
+    /// Whatever is there, if it is ours.
+    Any,
+    /// The one that this pass read, or nothing if there was none.
+    Read(Option<&'a ObjectMeta>),
+}
+
 struct Writer<'a> {
     context: &'a Context,
     observed: &'a Observed,
@@ -211,7 +219,7 @@ impl Writer<'_> {
         } = children;
         self.child("ServiceAccount", service_account).await?;
         for secret in secrets {
-            self.child("Secret", secret).await?;
+            self.secret(secret).await?;
         }
         self.child("ConfigMap", config_map).await?;
         self.child("Service", headless_service).await?;
@@ -227,9 +235,32 @@ impl Writer<'_> {
         Ok(applied)
     }
 
+    /// Applies a Secret in the place of the one that this pass read, and of no other: it carries that
+    /// one's certificate on, and must not put it back after a deletion or a change in the meantime.
+    async fn secret(&self, secret: Secret) -> Result<Option<Secret>, ReconcileError> {
+        let read = self.observed.certificates.get(&secret.name_any());
+        self.child_in_place("Secret", secret, Place::Read(read.map(|read| &read.metadata))).await
+    }
+
+    async fn child<K>(&self, kind: &'static str, object: K) -> Result<Option<K>, ReconcileError>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + Clone
+            + Debug
+            + Serialize
+            + DeserializeOwned,
+    {
+        self.child_in_place(kind, object, Place::Any).await
+    }
+
     /// Applies one child, unless it is known to be as it should. What belongs to somebody else is
     /// never taken over.
-    async fn child<K>(&self, kind: &'static str, object: K) -> Result<Option<K>, ReconcileError>
+    async fn child_in_place<K>(
+        &self,
+        kind: &'static str,
+        mut object: K,
+        place: Place<'_>,
+    ) -> Result<Option<K>, ReconcileError>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
             + Clone
@@ -241,11 +272,24 @@ impl Writer<'_> {
         let key = format!("{}/{kind}/{name}", self.observed.uid);
         let wanted = Sha256::digest(serde_json::to_vec(&object)?).to_vec();
         let api = self.api::<K>();
-        if let Some(existing) = api.get_metadata_opt(&name).await? {
-            self.check(kind, &name, &existing.metadata)?;
-            let version = existing.metadata.resource_version.unwrap_or_default();
-            if self.context.is_applied(&key, &wanted, &version) {
+        let existing = api.get_metadata_opt(&name).await?.map(|existing| existing.metadata);
+        if let Some(existing) = &existing {
+            self.check(kind, &name, existing)?;
+            let version = existing.resource_version.as_deref().unwrap_or_default();
+            if self.context.is_applied(&key, &wanted, version) {
                 return Ok(None);
+            }
+        }
+        match place {
+            Place::Any => {}
+            Place::Read(None) if existing.is_some() => {
+                return Err(ReconcileError::Changed { kind, name });
+            }
+            Place::Read(None) => {}
+            // the API server refuses to apply to another object, or to none
+            Place::Read(Some(read)) => {
+                object.meta_mut().uid.clone_from(&read.uid);
+                object.meta_mut().resource_version.clone_from(&read.resource_version);
             }
         }
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
@@ -381,3 +425,6 @@ async fn tell_nodes(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -176,4 +176,4 @@ fn nodes(observed: &Observed) -> Vec<NodeStatus> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A group of `count` nodes at rest.
-fn resting(count: u32) -> Observed {
+pub(in crate::reconcile) fn resting(count: u32) -> Observed {
     let names = GroupNames::new("telecom", "hlr");
     let topology = Topology::initial("uid", Epoch(3), entries(&names, count)).unwrap();
     let group: CacheGroup = serde_json::from_value(json!({
