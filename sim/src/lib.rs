@@ -6,10 +6,11 @@
 //! a node: everything goes through its public calls and through the seams it has anyway.
 //!
 //! Read in this order: `settings` (what a seed means), `run` (one history from beginning to
-//! verdict), `clients` and `nemesis` (what happens in it), `world` with `line`, `volume`, `wire`
-//! and `phones` (what nodes stand on), `oracle` with `account` (what must hold).
+//! verdict) with `bounds`, `clients` and `nemesis` (what happens in it), `world` with `line`,
+//! `volume`, `wire` and `phones` (what nodes stand on), `oracle` with `account` (what must hold).
 
 pub mod account;
+mod bounds;
 mod check;
 mod clients;
 pub mod history;

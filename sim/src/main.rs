@@ -50,6 +50,8 @@ struct Figures {
     acknowledged: u64,
     in_doubt: u64,
     reads: u64,
+    /// The most turns that the tasks of one history took.
+    turns_max: u64,
     seconds: f64,
 }
 
@@ -114,6 +116,7 @@ fn many(args: &Args) -> anyhow::Result<bool> {
         acknowledged: 0,
         in_doubt: 0,
         reads: 0,
+        turns_max: 0,
         seconds: 0.0,
     };
     for seed in first..first.saturating_add(count) {
@@ -122,6 +125,7 @@ fn many(args: &Args) -> anyhow::Result<bool> {
         figures.acknowledged += outcome.acknowledged;
         figures.in_doubt += outcome.in_doubt;
         figures.reads += outcome.reads;
+        figures.turns_max = figures.turns_max.max(outcome.turns);
         if outcome.violation.is_some() || args.seed.is_some() {
             print(&outcome, if args.seed.is_some() { usize::MAX } else { LINES_MAX });
         }
@@ -134,12 +138,14 @@ fn many(args: &Args) -> anyhow::Result<bool> {
     }
     figures.seconds = begun.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {first}, {} failed, {} acknowledged, {} in doubt, {} reads, {:.1} s",
+        "{} seeds from {first}, {} failed, {} acknowledged, {} in doubt, {} reads, {} turns at most, \
+         {:.1} s",
         figures.seeds,
         figures.failed.len(),
         figures.acknowledged,
         figures.in_doubt,
         figures.reads,
+        figures.turns_max,
         figures.seconds
     );
     if let Some(path) = &args.json {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Builder;
 
+use crate::bounds::Bounds;
 use crate::settings::Settings;
 use crate::world::World;
 use crate::{check, clients, nemesis};
@@ -20,6 +21,8 @@ pub struct Outcome {
     pub acknowledged: u64,
     pub in_doubt: u64,
     pub reads: u64,
+    /// Turns that tasks took; 0 where they cannot be counted.
+    pub turns: u64,
 }
 
 /// Runs the history of a seed. The same seed gives the same history wherever the runtime can be
@@ -27,10 +30,12 @@ pub struct Outcome {
 pub fn run(seed: u64) -> Outcome {
     let mut builder = Builder::new_current_thread();
     builder.enable_time().start_paused(true);
+    let bounds = Bounds::default();
+    bounds.count(&mut builder);
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     match builder.build() {
-        Ok(runtime) => runtime.block_on(history(seed)),
+        Ok(runtime) => runtime.block_on(history(seed, &bounds)),
         Err(error) => Outcome {
             seed,
             violation: Some(format!("no runtime: {error}")),
@@ -38,11 +43,12 @@ pub fn run(seed: u64) -> Outcome {
             acknowledged: 0,
             in_doubt: 0,
             reads: 0,
+            turns: 0,
         },
     }
 }
 
-async fn history(seed: u64) -> Outcome {
+async fn history(seed: u64, bounds: &Bounds) -> Outcome {
     let (settings, dice) = Settings::of(seed);
     let line = settings.line();
     let world = World::new(settings, dice);
@@ -51,6 +57,7 @@ async fn history(seed: u64) -> Outcome {
     tokio::select! {
         biased;
         () = violated.cancelled() => {}
+        why = bounds.exceeded() => world.violate(why),
         () = live(&world) => {}
     }
     let oracle = world.oracle.lock();
@@ -61,6 +68,7 @@ async fn history(seed: u64) -> Outcome {
         acknowledged: oracle.acknowledged,
         in_doubt: oracle.in_doubt,
         reads: oracle.reads,
+        turns: bounds.turns(),
     }
 }
 
