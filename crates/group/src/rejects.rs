@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use cachetier_engine::ReadAnswer;
 use cachetier_model::{ReadPlan, RootKey, SlotId, SlotSet};
-use cachetier_write_through::{RejectEntry, is_held};
+use cachetier_write_through::{Disposition, Reason, RejectEntry, is_held};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -95,10 +95,9 @@ impl Core {
             true => self.shared.backend.discard_reject(id, &fence).await,
             false => self.shared.backend.replay_reject(id, &fence).await,
         };
-        let transactions = resolved.map_err(|error| match error.disposition() {
-            cachetier_write_through::Disposition::Reject => {
-                crate::refusals::from_backend(&(&error).into())
-            }
+        let transactions = resolved.map_err(|error| match (error.reason, error.disposition()) {
+            (Reason::StaleTopology, _) => self.not_owner(key.slot()),
+            (_, Disposition::Reject) => crate::refusals::from_backend(&(&error).into()),
             _ => away(error),
         })?;
         if !discard {

@@ -34,6 +34,15 @@ pub(crate) fn fenced(act: &'static str) -> BackendError {
     )
 }
 
+/// What is asked for belongs to a slot that the writer row does not have (any more).
+pub(crate) fn slot_moved(act: &'static str) -> BackendError {
+    BackendError::new(
+        act,
+        Reason::StaleTopology,
+        "the slot was taken over by another node; that one decides",
+    )
+}
+
 /// Decides whether this journal may claim (R8); answers the token found, 0 for a first claim.
 pub(crate) fn admit(request: &ClaimRequest, mine: &[&Writer]) -> Result<u64, BackendError> {
     let found = mine.iter().map(|w| w.token).max().unwrap_or(0);

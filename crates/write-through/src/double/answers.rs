@@ -4,7 +4,7 @@ use super::state::{HeldChunk, Load, Rejected, State};
 use super::store::key_of;
 use crate::backend::flush::{Fence, FlushRequest, NewReject};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, ScanRequest};
-use crate::backend::ownership::fenced;
+use crate::backend::ownership::{fenced, slot_moved};
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
 use crate::plan::plan;
@@ -176,13 +176,15 @@ impl State {
 
     pub fn remove_reject(&mut self, id: u64, by: &Fence, apply: bool) -> Result<u32, BackendError> {
         const ACT: &str = "resolve a reject";
-        let row = self.writer_row(&by.writer);
-        if row.is_none_or(|r| r.token != by.token || r.version != by.version) {
-            return Err(fenced(ACT));
-        }
+        let row = self.writer_row(&by.writer).filter(|row| row.token == by.token);
+        let row = row.ok_or_else(|| fenced(ACT))?;
         let tail = self.reject_tail(id);
-        if tail.is_empty() {
-            return Err(BackendError::new(ACT, Reason::NotFound, "there is no such reject"));
+        match tail.first() {
+            None => {
+                return Err(BackendError::new(ACT, Reason::NotFound, "there is no such reject"));
+            }
+            Some(head) if !row.slots.contains(head.key.slot()) => return Err(slot_moved(ACT)),
+            Some(_) => {}
         }
         let mut store = self.data.store.clone();
         for entry in tail.iter().filter(|_| apply) {

@@ -56,7 +56,7 @@ fn small(act: &'static str, row: &Row, column: usize) -> Result<u16, BackendErro
     u16::try_from(value).map_err(|_| damaged(act))
 }
 
-fn damaged(act: &'static str) -> BackendError {
+pub(super) fn damaged(act: &'static str) -> BackendError {
     BackendError::new(act, Reason::PositionMissing, "a writer row of the bookkeeping is damaged")
 }
 

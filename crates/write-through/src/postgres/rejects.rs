@@ -1,18 +1,19 @@
 //! Rejects: listed, discarded, replayed (R17).
 //!
-//! The caller's transaction is open; discarding and replaying hold the group's writer row, so that
-//! only the owner of the slot can act, and an owner that was just fenced cannot.
+//! The caller's transaction is open; discarding and replaying hold the lane's writer row, so that
+//! only the owner of the slot can act, and an owner that was just fenced cannot. The row itself says
+//! which slots it has: its version may have moved on, by other slots that came or went.
 
-use super::claim::{get, signed, unsigned};
+use super::claim::{damaged, get, signed, unsigned};
 use super::lane_session::{execute, miscounted};
 use super::{Compiled, fault};
 use crate::backend::flush::Fence;
-use crate::backend::ownership::fenced;
+use crate::backend::ownership::{fenced, slot_moved};
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
 use crate::plan::plan;
 use bytes::Bytes;
-use cachetier_model::{RootKey, codec};
+use cachetier_model::{RootKey, SlotSet, codec};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
@@ -84,9 +85,22 @@ fn entry(row: &Row) -> Result<RejectEntry, BackendError> {
 
 /// Removes the tail; the number of transactions removed.
 pub(super) async fn discard(client: &Client, id: u64, by: &Fence) -> Result<u32, BackendError> {
-    hold_fence(client, by).await?;
-    let tail = tail(client, id).await?;
+    let tail = owned_tail(client, id, by).await?;
     remove(client, &tail).await
+}
+
+/// Holds the writer row and reads the tail, if its slot is in the row.
+async fn owned_tail(
+    client: &Client,
+    id: u64,
+    by: &Fence,
+) -> Result<Vec<RejectEntry>, BackendError> {
+    let slots = hold_fence(client, by).await?;
+    let tail = tail(client, id).await?;
+    match tail.first() {
+        Some(head) if !slots.contains(head.key.slot()) => Err(slot_moved(ACT)),
+        _ => Ok(tail),
+    }
 }
 
 /// Applies the tail in order and removes it.
@@ -96,13 +110,12 @@ pub(super) async fn replay(
     id: u64,
     by: &Fence,
 ) -> Result<u32, BackendError> {
-    hold_fence(client, by).await?;
+    let tail = owned_tail(client, id, by).await?;
     // the lane waits for the fence meanwhile: a locked row is for another time
     client
         .batch_execute("SET LOCAL lock_timeout = '1s'")
         .await
         .map_err(|error| fault::from_driver(ACT, &error))?;
-    let tail = tail(client, id).await?;
     for entry in &tail {
         let waves = plan(&compiled.schema, &entry.changes).map_err(|error| {
             let message = format!("a reject cannot be planned: {error}");
@@ -131,25 +144,26 @@ async fn remove(client: &Client, tail: &[RejectEntry]) -> Result<u32, BackendErr
     Ok(removed as u32)
 }
 
-/// The position may move on meanwhile: token and version prove the right to act.
-async fn hold_fence(client: &Client, by: &Fence) -> Result<(), BackendError> {
+/// Position and version may move on meanwhile: the token proves the right to act. Answers the slots
+/// of the row.
+async fn hold_fence(client: &Client, by: &Fence) -> Result<SlotSet, BackendError> {
     const ACT: &str = "hold the writer row";
     let (lanes, lane) = (i32::from(by.writer.lanes), i32::from(by.writer.lane));
-    let (token, version) = (signed(by.token), signed(by.version));
+    let token = signed(by.token);
     let rows = client
         .query_typed(
-            "SELECT 1::int8 FROM cachetier.writer WHERE group_uid = $1 AND node = $2 \
-             AND lanes = $3 AND lane = $4 AND token = $5 AND version = $6 FOR UPDATE",
+            "SELECT slots FROM cachetier.writer WHERE group_uid = $1 AND node = $2 \
+             AND lanes = $3 AND lane = $4 AND token = $5 FOR UPDATE",
             &[
                 (&by.writer.group_uid, Type::TEXT),
                 (&by.writer.node, Type::TEXT),
                 (&lanes, Type::INT4),
                 (&lane, Type::INT4),
                 (&token, Type::INT8),
-                (&version, Type::INT8),
             ],
         )
         .await
         .map_err(|error| fault::from_driver(ACT, &error))?;
-    if rows.is_empty() { Err(fenced(ACT)) } else { Ok(()) }
+    let row = rows.first().ok_or_else(|| fenced(ACT))?;
+    SlotSet::from_bytes(get(ACT, row, 0)?).ok_or_else(|| damaged(ACT))
 }

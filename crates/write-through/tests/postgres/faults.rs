@@ -3,6 +3,7 @@
 use crate::support::hlr;
 use crate::support::server::{self, Server};
 use crate::support::{PATIENCE, Writer, backend, claim_request, writer};
+use cachetier_model::SlotSet;
 use cachetier_model::node_config::BackendCommit;
 use cachetier_write_through::{
     Backend, BackendHealth, FlushEvent, Pending, Reason, WriteThroughOptions,
@@ -235,4 +236,38 @@ async fn r13_a_frozen_transaction_does_not_hold_the_fence_for_ever() {
     locate_all(&mut w, 5, 1);
     w.all_flushed().await;
     assert_eq!(db.number("SELECT count(*) FROM subscriber WHERE vlr_location = 1").await, 5);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reject_is_replayed_though_other_slots_moved_and_refused_once_its_own_has() {
+    let db = server::shared().database().await;
+    hlr::create(&db).await;
+    hlr::populate(&db, 3).await;
+    db.run("ALTER TABLE subscriber ADD CONSTRAINT low CHECK (vlr_location < 666)").await;
+    let (backend, schema) = backend(&db, &hlr::tables()).await;
+    let mut w = writer(Arc::clone(&backend) as _, schema, options("moved", 1)).await;
+    w.commit(&hlr::key(1), vec![hlr::locate(1, &hlr::number_of(1), 666)]);
+    w.event(|e| matches!(e, FlushEvent::Rejected { .. })).await;
+    w.ignore_events();
+    w.all_flushed().await;
+    db.run("ALTER TABLE subscriber DROP CONSTRAINT low").await;
+    let id = backend.list_rejects("moved", 10).await.unwrap()[0].id;
+    let fence = w.through.fence(hlr::key(1).slot()).unwrap();
+    // what a takeover does to the row of the loser, of which its lane has not heard yet
+    let moved = |slots: &SlotSet| {
+        let bytes: String = slots.to_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "UPDATE cachetier.writer SET slots = '\\x{bytes}', version = version + 1 \
+             WHERE group_uid = 'moved'"
+        )
+    };
+    let mut slots = SlotSet::full();
+    slots.remove(hlr::key(1).slot());
+    db.run(&moved(&slots)).await;
+    let refused = backend.replay_reject(id, &fence).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::StaleTopology, "{refused}");
+    assert!(refused.message.contains("another node"), "{refused}");
+    db.run(&moved(&SlotSet::from_iter([hlr::key(1).slot()]))).await;
+    assert_eq!(backend.replay_reject(id, &fence).await.unwrap(), 1);
+    assert_eq!(db.number("SELECT vlr_location FROM subscriber WHERE s_id = 1").await, 666);
 }
