@@ -54,6 +54,8 @@ pub struct PostgresOptions {
     pub lanes: u16,
     /// Shown in the backend's list of sessions.
     pub application_name: String,
+    /// Longest time until a connection is open, everything included: what the first caller waits
+    /// when the backend has gone silent.
     pub connect_timeout: Duration,
     /// Longest time of one statement.
     pub statement_timeout: Duration,

@@ -12,6 +12,8 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
 
+/// Addresses of one server, or servers, that silence of the ones before leaves time for.
+const ADDRESSES_TRIED: u32 = 2;
 /// Above the statement timeout: after this the connection is given up.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
 /// Bytes that the peer does not acknowledge for this long end the connection.
@@ -20,14 +22,15 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Opens one connection with the credentials as they are now.
+/// Opens one connection with the credentials as they are now. Name lookup, every address tried, TLS
+/// and authentication together take no longer than the connect timeout: a miss waits for this.
 pub(super) async fn open(options: &PostgresOptions) -> Result<Client, BackendError> {
     const ACT: &str = "connect to the backend";
     let credentials = credentials::read(&options.credentials_dir)?;
     let mut config = credentials.config;
     config
         .application_name(&options.application_name)
-        .connect_timeout(options.connect_timeout)
+        .connect_timeout(options.connect_timeout / ADDRESSES_TRIED)
         .tcp_user_timeout(UNACKNOWLEDGED_MAX)
         .keepalives(true)
         .keepalives_idle(KEEPALIVE_IDLE)
@@ -35,8 +38,7 @@ pub(super) async fn open(options: &PostgresOptions) -> Result<Client, BackendErr
         .keepalives_retries(KEEPALIVE_RETRIES);
     let connector = tls::connector(&credentials.tls)?;
     let connecting = config.connect(connector);
-    let limit = options.connect_timeout + ANSWER_MARGIN;
-    let (client, connection) = tokio::time::timeout(limit, connecting)
+    let (client, connection) = tokio::time::timeout(options.connect_timeout, connecting)
         .await
         .map_err(|_| fault::timed_out(ACT))?
         .map_err(|error| fault::from_driver(ACT, &error))?;
@@ -164,5 +166,20 @@ mod tests {
         let _held = Arc::clone(&pool.permits).try_acquire_owned().unwrap();
         let waited = tokio::time::timeout(Duration::from_secs(3_600), pool.take()).await;
         assert_eq!(waited.unwrap().err().unwrap().reason, Reason::BackendBusy);
+    }
+
+    #[tokio::test]
+    async fn a_backend_that_accepts_and_stays_silent_costs_no_more_than_the_connect_timeout() {
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = silent.local_addr().unwrap().port().to_string();
+        let folder = tempfile::tempdir().unwrap();
+        let files = [("host", "127.0.0.1"), ("dbname", "d"), ("username", "u"), ("password", "p")];
+        for (name, text) in files.into_iter().chain([("port", port.as_str())]) {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        let connect_timeout = Duration::from_millis(200);
+        let options = PostgresOptions { connect_timeout, ..PostgresOptions::new(folder.path()) };
+        let opened = tokio::time::timeout(Duration::from_secs(4), open(&options)).await;
+        assert_eq!(opened.unwrap().err().unwrap().reason, Reason::BackendUnreachable);
     }
 }
