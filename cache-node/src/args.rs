@@ -1,10 +1,9 @@
-//! The command line and the configuration file.
+//! The command line.
 
-use anyhow::{Context, ensure};
-use cachetier_model::node_config::NodeConfig;
+use anyhow::Context;
 use cachetier_runtime::LogFormat;
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A node of an application-tier cache group.
 #[derive(Debug, Parser)]
@@ -51,37 +50,9 @@ pub struct PreloadArgs {
     pub parallelism: usize,
 }
 
-/// Reads and checks the configuration file.
-pub fn load_config(path: &Path) -> anyhow::Result<NodeConfig> {
-    let text = std::fs::read_to_string(path)?;
-    let config: NodeConfig =
-        serde_saphyr::from_str(&text).context("it is not a valid node.yaml")?;
-    ensure!(!config.group.uid.is_empty(), "group.uid is empty; give the group a fixed identity");
-    ensure!(config.write_through.lanes > 0, "writeThrough.lanes must be at least 1");
-    Ok(config)
-}
-
 /// The host's name, which in Kubernetes is the pod's.
 pub fn hostname() -> anyhow::Result<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")
         .context("reading the host name; give --node-name")?;
     Ok(name.trim().to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelt_field_is_refused_by_name() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("node.yaml");
-        let text = "group: {name: t/g, uid: u}\nbackend: {credentialsDir: /x}\ntables: []\n\
-                    journal: {directory: /j}\nwriteTrough: {lanes: 2}\n";
-        std::fs::write(&path, text).unwrap();
-        let error = format!("{:#}", load_config(&path).unwrap_err());
-        assert!(error.contains("writeTrough"), "{error}");
-        std::fs::write(&path, text.replace("writeTrough", "writeThrough")).unwrap();
-        assert_eq!(load_config(&path).unwrap().write_through.lanes, 2);
-    }
 }

@@ -4,6 +4,7 @@
 //! cached data or decide about it: that is `cachetier_group`. Only [`rpc`] names gRPC types.
 
 pub mod args;
+mod config;
 mod metrics;
 mod peers;
 mod preload;
@@ -27,7 +28,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     let work = async {
         // first of all: the first process of a container gets no signal that it has not asked for
         let shutdown = cachetier_runtime::shutdown::on_signals()?;
-        let config = args::load_config(&config).with_context(|| format!("reading {config:?}"))?;
+        let config = config::load(&config).with_context(|| format!("reading {config:?}"))?;
         match command {
             None => {
                 let name = node_name.map_or_else(args::hostname, Ok)?;

@@ -21,5 +21,5 @@ mod selector;
 mod server;
 mod workers;
 
-pub use listener::bind;
+pub use listener::Entrance;
 pub use server::Services;

@@ -1,6 +1,7 @@
 //! The life of a serving process: start in the background, serve, drain, exit.
 //!
-//! Owns the order. The group's start goes on behind the open ports, so that a wrong password or a
+//! Owns the order. Ports are taken and certificates read first, the journal comes after; ports open
+//! once the group is there. The group's start goes on behind the open ports, so that a wrong password or a
 //! missing table is seen in `Status` and not in a crash loop.
 
 use crate::metrics::{Metrics, RpcMetrics};
@@ -11,7 +12,7 @@ use anyhow::{Context, bail};
 use cachetier_group::{Ended, Group, GroupError, GroupOptions};
 use cachetier_model::NodeEntry;
 use cachetier_model::node_config::{ListenConfig, NodeConfig};
-use cachetier_runtime::{AdminEndpoint, Tasks};
+use cachetier_runtime::{AdminEndpoint, Port, Tasks};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,6 +42,9 @@ pub async fn run(process: Process, shutdown: CancellationToken) -> anyhow::Resul
     let node = NodeEntry { name, address };
     let peers = Arc::new(NodePeers::new(&config));
     let bypass = config.bypass.clone();
+    // what the configuration alone can have wrong is found before the journal is touched
+    let entrance = rpc::Entrance::prepare(&config.listen.grpc, config.tls.as_ref()).await?;
+    let admin_port = Port::take(&config.listen.admin).await.context("listen.admin")?;
     // cancelled only after the group is closed: reads are answered while the queue drains
     let stop = CancellationToken::new();
     let options = GroupOptions { config: config.clone(), node, peers: peers.clone() };
@@ -63,11 +67,10 @@ pub async fn run(process: Process, shutdown: CancellationToken) -> anyhow::Resul
         metrics: rpc_metrics.clone(),
     };
     let mut tasks = Tasks::new(stop.clone());
-    let bound = rpc::bind(&config.listen.grpc, config.tls.as_ref()).await?;
-    tasks.spawn("grpc", bound.serve(services, stop.clone()));
+    tasks.spawn("grpc", entrance.serve(services, stop.clone()));
     let metrics = Metrics { group: group.clone(), snapshot: snapshot.clone(), rpc: rpc_metrics };
-    let admin = admin_endpoint(metrics, &snapshot).bind(&config.listen.admin).await?;
-    tasks.spawn("admin", admin.serve(stop.clone()));
+    let admin = admin_endpoint(metrics, &snapshot);
+    tasks.spawn("admin", admin.serve(admin_port, stop.clone()));
     tasks.spawn("status", endless(snapshot::refresh(group.clone(), cell, stop.clone())));
     tasks.spawn("schema", endless(publish_schema(group.clone(), peers, stop.clone())));
     let closer = close_at(group, shutdown, stop, Duration::from_secs(drain_seconds));

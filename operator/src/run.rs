@@ -8,7 +8,7 @@ use crate::nodes::grpc::GrpcNodes;
 use crate::reconcile::Context;
 use crate::{farewell, lease};
 use anyhow::Context as _;
-use cachetier_runtime::{AdminEndpoint, Tasks, shutdown, telemetry};
+use cachetier_runtime::{AdminEndpoint, Port, Tasks, shutdown, telemetry};
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +34,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     cachetier_runtime::install_crypto_provider();
     telemetry::init(log_format, &log_filter)?;
     let shutdown = shutdown::on_signals()?;
+    let port = Port::take(&admin_listen).await.context("the port of the admin endpoint")?;
     let client = kube::Client::try_default().await.context("connecting to the API server")?;
     let metrics = Metrics::default();
     let mut registry = Registry::default();
     metrics.register(&mut registry);
-    let admin = AdminEndpoint::new(Arc::new(registry)).bind(&admin_listen).await?;
+    let admin = AdminEndpoint::new(Arc::new(registry));
     let installation = Installation { image, image_pull_policy, cluster_domain };
     let poll = Duration::from_secs(poll_seconds.max(1));
     let context = Arc::new(Context::new(
@@ -51,7 +52,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     tracing::info!(version = env!("CARGO_PKG_VERSION"), "operator started");
     let (own, home) = (client.clone(), lease_namespace.clone());
     let mut tasks = Tasks::new(shutdown.clone());
-    tasks.spawn("admin", admin.serve(shutdown.clone()));
+    tasks.spawn("admin", admin.serve(port, shutdown.clone()));
     tasks.spawn("controller", async move {
         let act = controller::run(context, Scope { namespace }, shutdown.clone());
         match lease_namespace {

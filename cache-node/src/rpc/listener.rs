@@ -1,7 +1,7 @@
 //! Accepts connections: TCP without Nagle's delay, then, on the worker they are handed to, TLS and
 //! who it is.
 //!
-//! Owns the listening socket and the workers. The number of handshakes and of connections waiting
+//! Owns the port and the workers. The number of handshakes and of connections waiting
 //! for a worker is bounded.
 
 use super::authorize::{Caller, Role};
@@ -10,9 +10,9 @@ use super::server::{Server, Services};
 use super::workers::{self, Accepted};
 use cachetier_client::tls::PemIdentity;
 use cachetier_model::node_config::TlsConfig;
+use cachetier_runtime::{Port, PortError};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -20,56 +20,51 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::server::Connected;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    #[error("listen.grpc {address:?} is not `address:port`")]
-    Address { address: String, source: std::net::AddrParseError },
-    #[error("cannot listen on {address} for gRPC")]
-    Bind { address: SocketAddr, source: std::io::Error },
-    #[error(transparent)]
+    #[error("listen.grpc")]
+    Port(#[from] PortError),
+    #[error("the files of tls.directory")]
     Certificates(#[from] CertificateError),
     #[error("the gRPC server stopped")]
     Serve(#[source] tonic::transport::Error),
     #[error("cannot start a serving thread")]
     Worker(#[source] std::io::Error),
-    #[error("a serving thread ended unexpectedly")]
-    WorkerLost,
+    #[error("serving thread {thread} panicked")]
+    WorkerLost { thread: String },
     #[error("the reflection service cannot be built")]
     Reflection(#[source] tonic_reflection::server::Error),
 }
 
-/// A listening socket with its TLS material, not yet answering.
-pub struct BoundServer {
-    listener: TcpListener,
+/// The port and the TLS material, both known to work, not yet open.
+pub struct Entrance {
+    port: Port,
     tls: Option<(Arc<Certificates>, Arc<PemIdentity>)>,
 }
 
-/// Binds the port and reads the certificates, so that both are known to work before the start.
-pub async fn bind(address: &str, tls: Option<&TlsConfig>) -> Result<BoundServer, ListenError> {
-    let parsed: SocketAddr = address
-        .parse()
-        .map_err(|source| ListenError::Address { address: address.to_owned(), source })?;
-    let tls = match tls {
-        Some(config) => Some(Certificates::load(&config.directory).await?),
-        None => None,
-    };
-    let bind = |source| ListenError::Bind { address: parsed, source };
-    let listener = TcpListener::bind(parsed).await.map_err(bind)?;
-    Ok(BoundServer { listener, tls })
-}
+impl Entrance {
+    /// Takes the port and reads the certificates.
+    pub async fn prepare(address: &str, tls: Option<&TlsConfig>) -> Result<Self, ListenError> {
+        let port = Port::take(address).await?;
+        let tls = match tls {
+            Some(config) => Some(Certificates::load(&config.directory).await?),
+            None => None,
+        };
+        Ok(Self { port, tls })
+    }
 
-impl BoundServer {
     /// Answers until `stop`; open calls get a moment to end.
     pub async fn serve(
         self,
         services: Services,
         stop: CancellationToken,
     ) -> Result<(), ListenError> {
-        let Self { listener, tls } = self;
+        let Self { port, tls } = self;
         let (certificates, renewal) = match tls {
             Some((certificates, seen)) => {
                 let renewal = certificates.clone().follow(seen, stop.clone());
@@ -91,9 +86,10 @@ impl BoundServer {
             entrances.push(worker.accepted);
             ends.push(worker.ended);
         }
+        let listener = port.open()?;
         let serving = async {
             while let Some(ended) = ends.next().await {
-                ended.unwrap_or(Err(ListenError::WorkerLost))?;
+                ended?;
             }
             Ok(())
         };
@@ -107,13 +103,13 @@ impl BoundServer {
     }
 }
 
-/// Hands connections to the workers in turn.
+/// Hands connections to the workers.
 async fn accept(
     listener: TcpListener,
     workers: Vec<mpsc::Sender<Accepted>>,
     stop: CancellationToken,
 ) {
-    let mut turns = workers.iter().cycle();
+    let mut turn = 0;
     loop {
         let arrived = tokio::select! {
             () = stop.cancelled() => return,
@@ -124,20 +120,35 @@ async fn accept(
             Ok(Accepted { stream: stream.into_std()?, address })
         });
         match arrived {
-            Ok(arrived) => {
-                let Some(worker) = turns.next() else { return };
-                tokio::select! {
-                    () = stop.cancelled() => return,
-                    // a worker that ended ends the server, see `serve`
-                    sent = worker.send(arrived) => drop(sent),
-                }
-            }
+            Ok(arrived) => tokio::select! {
+                () = stop.cancelled() => return,
+                () = hand_over(&workers, &mut turn, arrived) => {}
+            },
             Err(error) => {
                 // out of file descriptors, or a connection that was reset while it waited
                 tracing::warn!(%error, "connection not accepted");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
+    }
+}
+
+/// In turn, past those that have no room: one that is stuck keeps nobody from the others. While no
+/// worker has room, connections wait in the kernel, whose queue is bounded.
+async fn hand_over<T>(workers: &[mpsc::Sender<T>], turn: &mut usize, mut arrived: T) {
+    for _ in 0..workers.len() {
+        let Some(worker) = workers.get(*turn % workers.len()) else { return };
+        *turn = turn.wrapping_add(1);
+        arrived = match worker.try_send(arrived) {
+            Ok(()) => return,
+            Err(TrySendError::Full(back) | TrySendError::Closed(back)) => back,
+        };
+    }
+    let room: FuturesUnordered<_> = workers.iter().map(mpsc::Sender::reserve).collect();
+    // a worker that ended ends the server, see `serve`
+    let mut room = room.filter_map(|place| std::future::ready(place.ok()));
+    if let Some(place) = room.next().await {
+        place.send(arrived);
     }
 }
 
@@ -213,5 +224,46 @@ impl AsyncWrite for NodeStream {
 
     fn is_write_vectored(&self) -> bool {
         self.io.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_that_is_stuck_keeps_no_connection_from_the_others() {
+        let (stuck, _never_read) = mpsc::channel(2);
+        let (fine, mut read) = mpsc::channel(1);
+        let (workers, mut turn) = ([stuck, fine], 0);
+        let handing = async {
+            for n in 0..100 {
+                hand_over(&workers, &mut turn, n).await;
+            }
+        };
+        let reading = async {
+            let mut taken = 0;
+            while taken < 98 {
+                taken += usize::from(read.recv().await.is_some());
+            }
+        };
+        let both = async { tokio::join!(handing, reading) };
+        tokio::time::timeout(Duration::from_secs(20), both).await.expect("accepting stopped");
+    }
+
+    #[tokio::test]
+    async fn a_connection_waits_while_no_worker_has_room_and_goes_to_the_first_that_has() {
+        let (first, _never_read) = mpsc::channel(1);
+        let (second, mut read) = mpsc::channel(1);
+        let (workers, mut turn) = ([first, second], 0);
+        for n in 0..2 {
+            hand_over(&workers, &mut turn, n).await;
+        }
+        let waiting = hand_over(&workers, &mut turn, 2);
+        tokio::pin!(waiting);
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        assert_eq!(read.recv().await, Some(1));
+        waiting.await;
+        assert_eq!(read.recv().await, Some(2));
     }
 }

@@ -8,6 +8,8 @@
 use super::certificates::Certificates;
 use super::listener::{ListenError, establish};
 use super::server::Server;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +33,7 @@ pub struct Accepted {
 pub struct Worker {
     pub accepted: mpsc::Sender<Accepted>,
     /// How serving ended.
-    pub ended: oneshot::Receiver<Result<(), ListenError>>,
+    pub ended: BoxFuture<'static, Result<(), ListenError>>,
 }
 
 /// How many workers: one per core this process may use.
@@ -48,14 +50,24 @@ pub fn start(
 ) -> std::io::Result<Worker> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (accepted, arriving) = mpsc::channel(ACCEPTED_MAX);
-    let (report, ended) = oneshot::channel();
-    let name = format!("rpc-{number}");
-    std::thread::Builder::new().name(name).spawn(move || {
-        let served = runtime.block_on(run(server, arriving, certificates, stop));
-        // nobody listens any more only when the whole process ends
-        drop(report.send(served));
-    })?;
+    let thread = format!("rpc-{number}");
+    let serving = move || runtime.block_on(run(server, arriving, certificates, stop));
+    let ended = on_thread(thread, serving)?.boxed();
     Ok(Worker { accepted, ended })
+}
+
+/// Runs `work` on a thread of its own, and says how it ended; a panic, which is logged where it
+/// happens, is an end too.
+fn on_thread(
+    thread: String,
+    work: impl FnOnce() -> Result<(), ListenError> + Send + 'static,
+) -> std::io::Result<impl Future<Output = Result<(), ListenError>> + Send + 'static> {
+    let (report, ended) = oneshot::channel();
+    std::thread::Builder::new().name(thread.clone()).spawn(move || {
+        // nobody listens any more only when the whole process ends
+        drop(report.send(work()));
+    })?;
+    Ok(async move { ended.await.unwrap_or(Err(ListenError::WorkerLost { thread })) })
 }
 
 async fn run(
@@ -80,12 +92,12 @@ async fn shake_hands(
 ) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
-        let arrived = tokio::select! {
+        let next = async { (handshakes.clone().acquire_owned().await, arriving.recv().await) };
+        let next = tokio::select! {
             () = stop.cancelled() => return,
-            arrived = arriving.recv() => arrived,
+            next = next => next,
         };
-        let Some(Accepted { stream, address }) = arrived else { return };
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let (Ok(permit), Some(Accepted { stream, address })) = next else { return };
         let (established, certificates) = (established.clone(), certificates.clone());
         tokio::spawn(async move {
             let _permit = permit;
@@ -97,5 +109,21 @@ async fn shake_hands(
                 Err(_) => tracing::debug!(%address, "handshake timed out"),
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_serving_thread_that_panics_is_reported_by_name() {
+        let work = || match std::hint::black_box(true) {
+            true => panic!("broken"),
+            false => Ok(()),
+        };
+        let ended = on_thread("rpc-7".to_owned(), work).unwrap().await;
+        let said = ended.unwrap_err().to_string();
+        assert!(said.contains("rpc-7"), "{said}");
     }
 }

@@ -109,9 +109,8 @@ impl Engine {
             return Err(EngineError::Schema(format!("table {} has no primary key", root.name)));
         }
         key_types(&schema)?;
-        let base_bytes = size_of::<RwLock<Slot>>() * usize::from(SLOT_COUNT)
-            + LookupIndex::base_bytes() * schema.lookups.len();
-        let minimum_bytes = (base_bytes + RECORD_BYTES_MIN) as u64;
+        let base_bytes = base_bytes(schema.lookups.len());
+        let minimum_bytes = Self::capacity_bytes_min(schema.lookups.len());
         if options.capacity_bytes < minimum_bytes {
             let capacity_bytes = options.capacity_bytes;
             return Err(EngineError::Capacity { capacity_bytes, minimum_bytes });
@@ -136,6 +135,11 @@ impl Engine {
             evicts: AtomicBool::new(false),
             evicted: AtomicU64::new(0),
         })
+    }
+
+    /// The smallest budget of a store with so many lookup keys.
+    pub fn capacity_bytes_min(lookups: usize) -> u64 {
+        (base_bytes(lookups) + RECORD_BYTES_MIN) as u64
     }
 
     /// What the records lie in, and why it is not something better.
@@ -165,6 +169,11 @@ impl Engine {
     fn change(&self, target: Target<'_>) -> Changing<'_> {
         Changing::new(self.slot_of(target.hash).write(), &self.memory)
     }
+}
+
+/// What an empty store holds.
+fn base_bytes(lookups: usize) -> usize {
+    size_of::<RwLock<Slot>>() * usize::from(SLOT_COUNT) + LookupIndex::base_bytes() * lookups
 }
 
 /// Keys are found by their bytes, so equal ones must have one form.

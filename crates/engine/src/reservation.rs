@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where the store's records are to lie.
+/// Where the store's records are to lie. Nodes use the default; no configuration chooses another yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ArenaProvider {
     /// Anonymous memory with transparent huge pages where the machine has them.

@@ -3,9 +3,11 @@
 //! Owns the one list of reasons a call can fail for. Never carries a subscriber's key or value:
 //! texts name tables, constraints, columns and figures only.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cachetier_model::node_config::ConfigError;
 use cachetier_model::{NodeEntry, SlotId};
 
 /// What a caller should do about an error.
@@ -91,6 +93,10 @@ pub enum GroupError {
     Busy { what: &'static str, retry_after: Duration },
     #[error("the outcome is unknown: {reason}")]
     InDoubt { reason: Arc<str> },
+    #[error(transparent)]
+    Configuration(#[from] ConfigError),
+    #[error("the journal cannot be opened (journal.directory {}): {reason}", directory.display())]
+    JournalUnopened { directory: PathBuf, reason: Arc<str> },
     #[error("this node stopped acknowledging: {reason}")]
     Latched { reason: Arc<str> },
     #[error("this node is fenced: {reason}")]
@@ -116,6 +122,12 @@ pub enum GroupError {
     PeerAway { node: String, reason: Arc<str> },
     #[error("internal error: {reason}")]
     Internal { reason: Arc<str> },
+}
+
+/// An error with all its causes in one line: what the operating system said comes last.
+pub(crate) fn in_full(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 /// What clients get to know of an error, besides its text.
@@ -154,6 +166,7 @@ impl GroupError {
             | Self::NotFound
             | Self::Quarantined
             | Self::SetAside
+            | Self::Configuration(_)
             | Self::ForeignTopology { .. }
             | Self::Unknown { .. } => Disposition::Reject,
             Self::BacklogFull { .. }
@@ -167,9 +180,10 @@ impl GroupError {
             | Self::BackendAway { .. }
             | Self::PeerAway { .. } => Disposition::Retry,
             Self::Fenced { .. } => Disposition::Fenced,
-            Self::InDoubt { .. } | Self::Latched { .. } | Self::Internal { .. } => {
-                Disposition::Fatal
-            }
+            Self::InDoubt { .. }
+            | Self::JournalUnopened { .. }
+            | Self::Latched { .. }
+            | Self::Internal { .. } => Disposition::Fatal,
         }
     }
 
@@ -185,6 +199,8 @@ impl GroupError {
             Self::MemoryFull => "MEMORY_FULL",
             Self::Busy { .. } => "BUSY",
             Self::InDoubt { .. } => "IN_DOUBT",
+            Self::Configuration(_) => "CONFIGURATION",
+            Self::JournalUnopened { .. } => "JOURNAL_UNOPENED",
             Self::Latched { .. } => "LATCHED",
             Self::Fenced { .. } => "FENCED",
             Self::BackendAway { .. } => "BACKEND_AWAY",

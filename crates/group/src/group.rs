@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cachetier_engine::RowSink;
 use cachetier_journal::file_system::{FileSystem, RealFileSystem};
-use cachetier_model::node_config::NodeConfig;
+use cachetier_model::node_config::{ConfigError, NodeConfig};
 use cachetier_model::{
     Epoch, GroupSchema, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
 };
@@ -21,7 +21,7 @@ use crate::calls::{
     ReadFound, ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
 };
 use crate::core::Core;
-use crate::error::{GroupError, RefusalReason};
+use crate::error::{GroupError, RefusalReason, in_full};
 use crate::host::{Host, Labour};
 use crate::load::ChunkLoad;
 use crate::peers::Peers;
@@ -54,8 +54,8 @@ struct Inner {
 impl Group {
     /// Opens the journal and starts; the rest of the start (backend, claim, replay) goes on in the
     /// background and is seen in [`Group::status`], so that a wrong password or a missing table is
-    /// a problem that can be read and healed, not a crash loop. Errs only when the journal itself
-    /// cannot be opened.
+    /// a problem that can be read and healed, not a crash loop. Errs only when the configuration
+    /// itself cannot work, or the journal cannot be opened.
     pub async fn start(
         options: GroupOptions,
         shutdown: CancellationToken,
@@ -63,7 +63,7 @@ impl Group {
         let config = &options.config;
         let backend =
             PostgresBackend::new(PostgresOptions::from_config(config, &options.node.name))
-                .map_err(|error| GroupError::refused(RefusalReason::Schema, error.to_string()))?;
+                .map_err(|error| ConfigError::new("backend.maxConnections", error.message))?;
         Self::start_with(options, Arc::new(backend), Arc::new(RealFileSystem), shutdown).await
     }
 
@@ -151,7 +151,8 @@ impl Group {
         }
         shared.shutdown.cancel();
         if let Err(error) = shared.journal.clone().close().await {
-            tracing::error!(node = %shared.node.name, reason = %error, "journal not closed in order");
+            tracing::error!(node = %shared.node.name, reason = in_full(&error),
+                "journal not closed in order");
         }
         shared.end(Ended::Closed);
     }

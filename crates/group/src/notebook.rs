@@ -10,7 +10,7 @@ use cachetier_model::{GroupSchema, SlotSet, Topology};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::error::GroupError;
+use crate::error::{GroupError, in_full};
 use crate::host::Labour;
 
 /// Whose journal this is (R5).
@@ -166,7 +166,7 @@ impl Notebook {
         let journal = self.journal.clone();
         let noted = self.labour.run(move || journal.set_attribute(key, &bytes)).await;
         noted.map_err(GroupError::internal)?.map_err(|error| GroupError::Latched {
-            reason: format!("cannot note {key} in the journal: {error}").into(),
+            reason: format!("cannot note {key} in the journal: {}", in_full(&error)).into(),
         })
     }
 }

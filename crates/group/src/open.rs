@@ -1,18 +1,21 @@
 //! Opening a group: the journal first, then everything that needs no backend.
 //!
-//! Owns the translation of the configuration into the parts' options.
+//! Owns the translation of the configuration into the parts' options, and the refusal of one that
+//! cannot work: only what the backend must be asked for waits and heals by itself.
 
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cachetier_journal::{Durability, JournalOptions, Stopped};
-use cachetier_model::node_config::{self, NodeConfig};
+use cachetier_engine::Engine;
+use cachetier_journal::{Durability, JournalError, JournalOptions, Stopped};
+use cachetier_model::node_config::{self, ConfigError, NodeConfig};
 use cachetier_model::{NodeEntry, Topology};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::BacklogFigures;
-use crate::error::GroupError;
+use crate::error::{GroupError, in_full};
 use crate::host::Host;
 use crate::notebook::Notebook;
 use crate::peers::Peers;
@@ -48,6 +51,28 @@ fn journal_options(config: &NodeConfig, segment_bytes: Option<u64>) -> JournalOp
     }
 }
 
+/// Refuses what no waiting would heal.
+fn check(config: &NodeConfig) -> Result<(), ConfigError> {
+    config.check()?;
+    let lookups = config.tables.iter().map(|table| table.lookup_keys.len()).sum();
+    let (bytes, bytes_min) = (config.memory.capacity_bytes, Engine::capacity_bytes_min(lookups));
+    if bytes < bytes_min {
+        let fix = format!("it is {bytes}; at least {bytes_min} for these tables");
+        return Err(ConfigError::new("memory.capacityBytes", fix));
+    }
+    Ok(())
+}
+
+fn unopened(directory: PathBuf, error: &JournalError) -> GroupError {
+    match error {
+        // the other options follow from this one
+        JournalError::Options { fix, .. } => {
+            ConfigError::new("journal.capacityBytes", fix.as_str()).into()
+        }
+        error => GroupError::JournalUnopened { directory, reason: in_full(error).into() },
+    }
+}
+
 pub(crate) async fn open(
     config: NodeConfig,
     node: NodeEntry,
@@ -55,13 +80,13 @@ pub(crate) async fn open(
     host: Host,
     shutdown: CancellationToken,
 ) -> Result<Arc<Shared>, GroupError> {
+    check(&config)?;
     let Host { backend, files, labour, segment_bytes } = host;
     let options = journal_options(&config, segment_bytes);
     let directory = config.journal.directory.clone();
-    let opened = labour.open_journal(files, directory, options).await;
-    let (journal, recovery) = opened.map_err(GroupError::internal)?.map_err(|error| {
-        GroupError::Latched { reason: format!("the journal cannot be opened: {error}").into() }
-    })?;
+    let opened = labour.open_journal(files, directory.clone(), options).await;
+    let (journal, recovery) =
+        opened.map_err(GroupError::internal)?.map_err(|error| unopened(directory, &error))?;
     tracing::info!(group = %config.group.name, node = %node.name, journal = %journal.id(),
         generation = recovery.generation, frames = recovery.frames, clean = recovery.clean,
         torn_bytes = recovery.torn_bytes, "journal opened");

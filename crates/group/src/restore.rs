@@ -16,7 +16,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::error::GroupError;
+use crate::error::{GroupError, in_full};
 use crate::frames::{self, Payload, TransactionFrame};
 use crate::host::Labour;
 use crate::status::Problem;
@@ -98,12 +98,12 @@ impl Tail<'_> {
                     let key = frame.key.clone();
                     engine
                         .restore(&key, &frame.image, sequence, frame.awaits_backend)
-                        .map_err(|error| unreadable(&error.to_string()))?;
+                        .map_err(|error| unreadable(&in_full(&error)))?;
                     restored.note_undecided(&frame, sequence);
                     restored.transactions += 1;
                     restored.bytes += bytes;
                     let pending = to_pending(sequence, frame, bytes);
-                    lanes.enqueue(pending).map_err(|error| unreadable(&error.to_string()))?;
+                    lanes.enqueue(pending).map_err(|error| unreadable(&in_full(&error)))?;
                 }
                 _ => lanes.note(sequence),
             }
@@ -142,12 +142,12 @@ impl Tail<'_> {
         let reader = match self.journal.read_from(from) {
             Ok(reader) => reader,
             Err(JournalError::Trimmed { .. }) => return Err(too_old()),
-            Err(error) => return Err(unreadable(&error.to_string())),
+            Err(error) => return Err(unreadable(&in_full(&error))),
         };
         for frame in reader {
-            let frame = frame.map_err(|error| unreadable(&error.to_string()))?;
+            let frame = frame.map_err(|error| unreadable(&in_full(&error)))?;
             let payload = frames::decode(frame.kind, &frame.payload);
-            let payload = payload.map_err(|error| unreadable(&error.to_string()))?;
+            let payload = payload.map_err(|error| unreadable(&in_full(&error)))?;
             visit(frame.sequence.get(), payload, frame.payload.len() as u64)?;
         }
         Ok(())
@@ -211,7 +211,7 @@ fn read_again(
     upto: u64,
     bytes_max: u64,
 ) -> Result<Vec<Pending>, ReplayError> {
-    let failed = |error: &dyn std::fmt::Display| ReplayError::Failed(error.to_string());
+    let failed = |error: &dyn std::error::Error| ReplayError::Failed(in_full(error));
     let from = Sequence::from_stored(after + 1).ok_or(ReplayError::TooOld)?;
     let reader = match journal.read_from(from) {
         Ok(reader) => reader,

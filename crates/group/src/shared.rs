@@ -167,11 +167,12 @@ impl Shared {
         let shared = Arc::clone(self);
         let running = self.runtime.spawn(task);
         self.runtime.spawn(async move {
-            let panicked = running.await.is_err();
+            let ended = running.await;
             if shared.shutdown.is_cancelled() {
                 return;
             }
-            tracing::error!(node = %shared.node.name, task = name, panicked, "background task ended");
+            let reason = ended.err().map_or_else(|| "it returned".to_owned(), |e| e.to_string());
+            tracing::error!(node = %shared.node.name, task = name, reason, "background task ended");
             shared.end(Ended::TaskEnded(name));
         });
     }

@@ -4,6 +4,10 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
+mod check;
+
+pub use check::{ConfigError, parents_first};
+
 /// The whole file. Unknown fields are refused, so that a typing error is never silently ignored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

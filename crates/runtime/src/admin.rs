@@ -1,16 +1,15 @@
 //! The admin endpoint: `/metrics`, `/livez` and `/readyz` over plain HTTP.
 //!
-//! Owns the listener. Must never carry subscriber data or change anything: it is readable by
+//! Must never carry subscriber data or change anything: it is readable by
 //! everybody who reaches the port. The figures come from the binary's registry and its two probes.
 
+use crate::port::{Port, PortError};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Router, routing::get};
 use prometheus_client::registry::Registry;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// `Ok`, or one sentence that says what is missing.
@@ -18,8 +17,8 @@ type Probe = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    #[error("cannot listen on {address} for the admin endpoint")]
-    Bind { address: String, source: std::io::Error },
+    #[error(transparent)]
+    Port(#[from] PortError),
     #[error("the admin endpoint stopped")]
     Serve(#[source] std::io::Error),
 }
@@ -51,36 +50,16 @@ impl AdminEndpoint {
         self
     }
 
-    /// Binds `address` (`host:port`; port 0 picks one).
-    pub async fn bind(self, address: &str) -> Result<BoundAdmin, AdminError> {
-        let bind = |source| AdminError::Bind { address: address.to_owned(), source };
-        let listener = TcpListener::bind(address).await.map_err(bind)?;
-        let local = listener.local_addr().map_err(bind)?;
-        Ok(BoundAdmin { endpoint: self, listener, local })
-    }
-}
-
-/// A bound endpoint, not yet answering.
-pub struct BoundAdmin {
-    endpoint: AdminEndpoint,
-    listener: TcpListener,
-    local: SocketAddr,
-}
-
-impl BoundAdmin {
-    pub fn address(&self) -> SocketAddr {
-        self.local
-    }
-
-    /// Answers until `shutdown` is cancelled. Connections are not waited for.
-    pub async fn serve(self, shutdown: CancellationToken) -> Result<(), AdminError> {
+    /// Opens the port and answers until `shutdown` is cancelled. Connections are not waited for.
+    pub async fn serve(self, port: Port, shutdown: CancellationToken) -> Result<(), AdminError> {
+        let listener = port.open()?;
         let router = Router::new()
             .route("/metrics", get(metrics))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
-            .with_state(self.endpoint);
+            .with_state(self);
         tokio::select! {
-            served = async { axum::serve(self.listener, router).await } => {
+            served = async { axum::serve(listener, router).await } => {
                 served.map_err(AdminError::Serve)
             }
             () = shutdown.cancelled() => Ok(()),
@@ -118,6 +97,7 @@ fn answer(probe: Result<(), String>) -> Response {
 mod tests {
     use super::*;
     use prometheus_client::metrics::counter::Counter;
+    use std::net::SocketAddr;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     async fn get(address: SocketAddr, path: &str) -> String {
@@ -136,13 +116,14 @@ mod tests {
         registry.register("things", "Things counted", counter.clone());
         counter.inc();
         let token = CancellationToken::new();
-        let bound = AdminEndpoint::new(Arc::new(registry))
-            .ready(|| Err("slots are being taken over".to_owned()))
-            .bind("127.0.0.1:0")
-            .await
-            .unwrap();
-        let address = bound.address();
-        let served = tokio::spawn(bound.serve(token.clone()));
+        let endpoint = AdminEndpoint::new(Arc::new(registry))
+            .ready(|| Err("slots are being taken over".to_owned()));
+        let port = Port::take("127.0.0.1:0").await.unwrap();
+        let address = port.address();
+        let served = tokio::spawn(endpoint.serve(port, token.clone()));
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            tokio::task::yield_now().await;
+        }
         assert!(get(address, "/livez").await.starts_with("HTTP/1.1 200"));
         let ready = get(address, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("taken over"), "{ready}");

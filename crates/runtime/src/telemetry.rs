@@ -2,6 +2,7 @@
 //!
 //! Owns the global subscriber. Must never be called by a library: only `main` decides where logs go.
 
+use std::panic::PanicHookInfo;
 use std::str::FromStr;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::TryInitError;
@@ -37,7 +38,8 @@ pub enum TelemetryError {
     Installed(#[from] TryInitError),
 }
 
-/// Sends log lines to standard error, filtered by `filter` (e.g. `info,cachetier_group=debug`).
+/// Sends log lines to standard error, filtered by `filter` (e.g. `info,cachetier_group=debug`). A
+/// panic becomes a line among the others, whatever thread or task it ends.
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(filter)?;
     let registry = tracing_subscriber::registry().with(filter);
@@ -51,5 +53,13 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
             registry.with(lines).try_init()?;
         }
     }
+    std::panic::set_hook(Box::new(log_panic));
     Ok(())
+}
+
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let place = panic.location().map(ToString::to_string).unwrap_or_default();
+    let said = panic.payload_as_str().unwrap_or_default();
+    let thread = std::thread::current();
+    tracing::error!(thread = thread.name().unwrap_or_default(), place, said, "panic");
 }

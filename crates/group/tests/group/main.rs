@@ -15,4 +15,5 @@ mod histories;
 mod loads;
 mod moves;
 mod postgres;
+mod refused;
 mod scene;

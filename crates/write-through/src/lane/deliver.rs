@@ -373,8 +373,9 @@ fn cannot_read_back(error: &ReplayError) -> BackendError {
             "the backend holds a position older than the journal still holds (a restored backup?); \
              restore a newer state of the backend, or give the difference up explicitly",
         ),
-        ReplayError::Failed(_) => {
-            BackendError::new(act, Reason::Internal, "the journal cannot be read back")
+        ReplayError::Failed(why) => {
+            let message = format!("the journal cannot be read back: {why}");
+            BackendError::new(act, Reason::Internal, message)
         }
     }
 }

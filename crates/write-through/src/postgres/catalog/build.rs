@@ -5,7 +5,7 @@ use super::column_types::column_type;
 use super::{ACT, ColumnFacts, ConstraintFacts, Facts, TableFacts};
 use crate::error::{BackendError, Reason};
 use crate::postgres::sql::qualified;
-use cachetier_model::node_config::TableConfig;
+use cachetier_model::node_config::{TableConfig, parents_first};
 use cachetier_model::schema::{ExternalKey, LookupSchema, ParentKey, ReferentialAction, UniqueKey};
 use cachetier_model::{Column, ColumnId, GroupSchema, TableSchema};
 
@@ -14,7 +14,8 @@ pub(super) fn build(
     tables: &[TableConfig],
     facts: &Facts,
 ) -> Result<GroupSchema, BackendError> {
-    let ordered = parents_first(tables)?;
+    let ordered = parents_first(tables)
+        .map_err(|error| BackendError::new(ACT, Reason::Configuration, error.to_string()))?;
     let mut built =
         GroupSchema { backend_schema: schema.to_owned(), tables: Vec::new(), lookups: Vec::new() };
     for config in &ordered {
@@ -41,48 +42,6 @@ fn refuse(reason: Reason, table: &str, message: String) -> BackendError {
 
 fn refused(table: &str, message: String) -> BackendError {
     refuse(Reason::SchemaRefused, table, format!("table {table}: {message}"))
-}
-
-/// The root, then every table after its parent, else in the order declared.
-fn parents_first(tables: &[TableConfig]) -> Result<Vec<&TableConfig>, BackendError> {
-    let mut roots = tables.iter().filter(|t| t.parent.is_none());
-    let root = roots.next().ok_or_else(|| {
-        let message = "no table is without `parent`; one must be the root".to_owned();
-        BackendError::new(ACT, Reason::Configuration, message)
-    })?;
-    if let Some(second) = roots.next() {
-        return Err(refuse(
-            Reason::Configuration,
-            &second.name,
-            format!(
-                "tables {} and {} both have no `parent`; a group has one root table",
-                root.name, second.name
-            ),
-        ));
-    }
-    let mut ordered = vec![root];
-    let mut left: Vec<&TableConfig> = tables.iter().filter(|t| t.parent.is_some()).collect();
-    while !left.is_empty() {
-        let before = left.len();
-        left.retain(|t| {
-            let ready = ordered.iter().any(|o| Some(&o.name) == t.parent.as_ref());
-            let known = ordered.iter().any(|o| o.name == t.name);
-            if ready && !known {
-                ordered.push(t);
-            }
-            !ready
-        });
-        if left.len() == before {
-            let lost = left.first().map_or("", |t| t.name.as_str());
-            let message = format!("table {lost}: its `parent` is not a table of the group");
-            return Err(refuse(Reason::Configuration, lost, message));
-        }
-    }
-    if ordered.len() != tables.len() {
-        let message = "a table is listed twice".to_owned();
-        return Err(BackendError::new(ACT, Reason::Configuration, message));
-    }
-    Ok(ordered)
 }
 
 fn table(
