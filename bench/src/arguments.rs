@@ -2,13 +2,14 @@
 
 pub mod staged;
 
-use anyhow::{Result, bail};
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlr_bench::population::numbering::Numbering;
 use hlr_bench::population::{DEFAULT_SEED, Population};
 use hlr_bench::target::connect::CacheOptions;
 use staged::{FlushArguments, HlrArguments};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// HLR population, traffic and measurement against PostgreSQL and against the cache
 #[derive(Parser, Debug)]
@@ -48,7 +49,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 pub struct PopulationArguments {
     /// Subscribers, with ids 1..=N
-    #[arg(long, default_value_t = 100_000, value_name = "N")]
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = at_least_one::<u64>())]
     pub subscribers: u64,
     /// How sub_nbr follows from s_id
     #[arg(long, value_enum, default_value_t = Numbering::Derived)]
@@ -58,12 +59,9 @@ pub struct PopulationArguments {
 }
 
 impl PopulationArguments {
-    pub fn population(&self) -> Result<Population> {
-        if self.subscribers == 0 {
-            bail!("--subscribers must be at least 1");
-        }
+    pub fn population(&self) -> Population {
         let (seed, subscribers, numbering) = (self.seed, self.subscribers, self.numbering);
-        Ok(Population { seed, subscribers, numbering })
+        Population { seed, subscribers, numbering }
     }
 }
 
@@ -84,7 +82,7 @@ pub struct LoadArguments {
     #[command(flatten)]
     pub backend: BackendArguments,
     /// Parallel COPY connections
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one::<usize>())]
     pub connections: usize,
     /// Drop the four tables first if they exist
     #[arg(long)]
@@ -122,13 +120,13 @@ pub struct RunArguments {
     #[command(flatten)]
     pub cache: CacheOptions,
     /// Concurrent clients
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one::<usize>())]
     pub threads: usize,
     /// Measured seconds
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds_above_zero)]
     pub seconds: f64,
     /// Seconds of traffic before the measurement
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub ramp: f64,
     /// Transactions per second of all clients together (open loop); default: as fast as they get
     #[arg(long, value_name = "PER_SECOND")]
@@ -152,15 +150,15 @@ pub struct WritesArguments {
     #[command(flatten)]
     pub cache: CacheOptions,
     /// Subscribers 1..=N that serve as counters; those that do not exist are left out
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = at_least_one::<u64>())]
     pub keys: u64,
     /// Concurrent writers
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = at_least_one::<u64>())]
     pub threads: u64,
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds_above_zero)]
     pub seconds: f64,
     /// Seconds an unsettled write is retried after the end
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     pub grace: f64,
     /// Writes per second of all writers together
     #[arg(long, value_name = "PER_SECOND")]
@@ -179,7 +177,7 @@ pub struct VerifyArguments {
     #[arg(long, value_name = "FILE")]
     pub log: PathBuf,
     /// Seconds to wait for the write-behind queue
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 60.0, value_parser = seconds)]
     pub wait: f64,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
@@ -188,10 +186,10 @@ pub struct VerifyArguments {
 #[derive(Args, Debug)]
 pub struct EngineArguments {
     /// Subscribers, with numbers that do not follow from their ids
-    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    #[arg(long, default_value_t = 1_000_000, value_name = "N", value_parser = at_least_one::<u64>())]
     pub subscribers: u64,
     /// Length of each timed part
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = 10.0, value_parser = seconds_above_zero)]
     pub seconds: f64,
     /// Memory budget of the store
     #[arg(long, default_value_t = 22 << 30, value_name = "BYTES")]
@@ -201,6 +199,22 @@ pub struct EngineArguments {
     pub uniform: bool,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// What is counted from one.
+fn at_least_one<T: TryFrom<u64>>() -> RangedU64ValueParser<T> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let fits = Duration::try_from_secs_f64(value).is_ok();
+    fits.then_some(value).ok_or_else(|| "it must be 0 or more".to_owned())
+}
+
+fn seconds_above_zero(text: &str) -> Result<f64, String> {
+    seconds(text)
+        .and_then(|s| (s > 0.0).then_some(s).ok_or_else(|| "it must be above 0".to_owned()))
 }
 
 /// Another one at each start.

@@ -14,6 +14,7 @@ use hlr_bench::load::{self, LoadOptions};
 use hlr_bench::population::{Population, tables};
 use hlr_bench::report::Report;
 use hlr_bench::self_check::SelfCheck;
+use hlr_bench::stage::signals::unless_told_to_end;
 use hlr_bench::target::Target;
 use hlr_bench::target::backend::BackendTarget;
 use hlr_bench::target::cache::CacheTarget;
@@ -83,7 +84,8 @@ fn measure_engine(arguments: &EngineArguments) -> Result<Verdict> {
 
 async fn side_by_side_experiment(arguments: &HlrArguments) -> Result<Verdict> {
     let progress = Progress { tell: |line| eprintln!("{line}") };
-    let report = hlr::run(&arguments.options(progress)?).await?;
+    let options = arguments.options(progress)?;
+    let report = unless_told_to_end(hlr::run(&options)).await?;
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::of(report.good()))
@@ -91,7 +93,8 @@ async fn side_by_side_experiment(arguments: &HlrArguments) -> Result<Verdict> {
 
 async fn flush_experiment(arguments: &FlushArguments) -> Result<Verdict> {
     let progress = Progress { tell: |line| eprintln!("{line}") };
-    let report = flush::run(&arguments.options(progress)?).await?;
+    let options = arguments.options(progress)?;
+    let report = unless_told_to_end(flush::run(&options)).await?;
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::of(report.good()))
@@ -101,7 +104,7 @@ async fn load_population(arguments: LoadArguments) -> Result<Verdict> {
     let options = LoadOptions {
         uri: arguments.backend.backend,
         schema: arguments.backend.schema,
-        population: arguments.population.population()?,
+        population: arguments.population.population(),
         connections: arguments.connections,
         replace: arguments.replace,
     };
@@ -127,7 +130,7 @@ async fn self_check(
 }
 
 async fn check(arguments: CheckArguments) -> Result<Verdict> {
-    let population = arguments.population.population()?;
+    let population = arguments.population.population();
     let keys = Keys::uniform(population.subscribers);
     let uniform =
         self_check(&arguments.backend.backend, &arguments.backend.schema, population, keys);
@@ -147,7 +150,7 @@ async fn check(arguments: CheckArguments) -> Result<Verdict> {
 }
 
 async fn measure(arguments: RunArguments) -> Result<Verdict> {
-    let population = arguments.population.population()?;
+    let population = arguments.population.population();
     let keys = match arguments.uniform {
         true => Keys::uniform(population.subscribers),
         false => Keys::skewed(population.subscribers),

@@ -24,9 +24,8 @@ use crate::population::Population;
 use crate::report::Machine;
 use crate::self_check::{self, SelfCheck};
 use crate::shape;
-use crate::stage::Pinning;
 use crate::stage::node::NodeSettings;
-use crate::stage::postgres::Postgres;
+use crate::stage::{Pinning, Postgres, ServerSettings};
 use crate::target::planted::Fault;
 use crate::traffic::Keys;
 use anyhow::Result;
@@ -101,7 +100,7 @@ pub struct HlrOptions {
     pub max_delay_ms: u64,
     pub connections: usize,
     pub tls: bool,
-    pub node_binary: Option<PathBuf>,
+    pub node_binary: PathBuf,
     pub pinning: Pinning,
     pub traffic_seed: u64,
     /// Faults that prove the checks.
@@ -210,7 +209,8 @@ pub async fn run(options: &HlrOptions) -> Result<HlrReport> {
 pub(crate) async fn prepare(
     options: &HlrOptions,
 ) -> Result<(Stage, BTreeMap<String, String>, Vec<String>)> {
-    let postgres = Postgres::start(&options.pinning, options.population.subscribers).await?;
+    let (servers, subscribers) = (&options.pinning.servers, options.population.subscribers);
+    let postgres = Postgres::start(ServerSettings::of_experiment(servers, subscribers)).await?;
     postgres.create_database(BASE).await?;
     let load = LoadOptions {
         uri: postgres.uri(BASE),

@@ -36,7 +36,7 @@ fn runtime(arguments: &Arguments) -> Result<Runtime> {
     if let Some(pinning) = &pinning {
         pinning.pin_driver()?;
     }
-    let one = pinning.is_some_and(|pinning| !pinning.driver.contains([',', '-']));
+    let one = pinning.is_some_and(|pinning| pinning.driver.count() == 1);
     let mut builder = if one { Builder::new_current_thread() } else { Builder::new_multi_thread() };
     builder.enable_all().build().context("starting the runtime")
 }

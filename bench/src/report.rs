@@ -80,13 +80,30 @@ impl Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let load = read("/proc/loadavg");
         Self {
-            cpus: crate::stage::processors(),
+            cpus: crate::stage::Processors::online().count(),
             load_average: load.split_whitespace().take(3).collect::<Vec<_>>().join(" "),
             last_level_cache: read("/sys/devices/system/cpu/cpu0/cache/index3/size")
                 .trim()
                 .to_owned(),
         }
     }
+}
+
+/// What stands above the figures of an experiment: how, where, and why there are none.
+pub fn heading(
+    settings: &BTreeMap<String, String>,
+    machine: &Machine,
+    load_average_before: &str,
+    void: &[String],
+) -> String {
+    let settings = settings.iter().map(|(name, value)| format!("{name}: {value}\n"));
+    let Machine { cpus, load_average, last_level_cache } = machine;
+    let machine = format!(
+        "{cpus} CPUs, load average {load_average_before} before and {load_average} after, \
+         last-level cache {last_level_cache}\n"
+    );
+    let void = void.iter().map(|reason| format!("VOID: {reason}\n"));
+    settings.chain([machine]).chain(void).collect()
 }
 
 impl Report {

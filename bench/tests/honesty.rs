@@ -1,34 +1,24 @@
 //! Faults planted in the experiment void it: no ratio is given.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use hlr_bench::hlr::{self, HlrOptions, HlrReport, Level, Progress};
 use hlr_bench::population::numbering::Numbering;
 use hlr_bench::population::{DEFAULT_SEED, Population};
 use hlr_bench::stage::Pinning;
+use hlr_bench::stage::node::built_for_tests;
 use hlr_bench::target::planted::Fault;
 use hlr_bench::traffic::Kind;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
 /// Small, but large enough that chance alone does not void a run.
 const SUBSCRIBERS: u64 = 20_000;
 
-/// The node's program as it goes into the image: an unoptimised one cannot keep the direct side's
-/// rate, and its queues would be all that is measured.
-fn node() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--profile", "image"])
-        .args(["--package", "cache-node", "--bin", "cache-node"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .status()?;
-    ensure!(status.success(), "building cache-node failed");
-    let test = std::env::current_exe()?;
-    let target = test.ancestors().nth(3).context("no target directory")?;
-    Ok(target.join("image/cache-node"))
-}
+/// Blocks so short that an unoptimised node, slower than the direct side whose rate it is sent, has
+/// answered all that waits soon after each of them.
+const BLOCK: Duration = Duration::from_millis(500);
+const RAMP: Duration = Duration::from_millis(100);
+const THREADS: usize = 4;
 
 /// Each experiment has both processors to itself; two at once would starve each other.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
@@ -43,10 +33,10 @@ async fn run(plant: Option<Fault>, drop_index: bool) -> Result<HlrReport> {
         },
         uniform: true,
         outside_percent: 0,
-        threads: vec![16],
+        threads: vec![THREADS],
         levels: vec![Level::Relaxed],
-        block: Duration::from_secs(2),
-        ramp: Duration::from_millis(200),
+        block: BLOCK,
+        ramp: RAMP,
         repetitions: 1,
         backend_commit: "Async",
         lanes: 2,
@@ -54,7 +44,7 @@ async fn run(plant: Option<Fault>, drop_index: bool) -> Result<HlrReport> {
         max_delay_ms: 50,
         connections: 2,
         tls: true,
-        node_binary: Some(node()?),
+        node_binary: built_for_tests()?.to_owned(),
         pinning: Pinning::halves(),
         traffic_seed: 7,
         plant,
@@ -77,7 +67,7 @@ async fn a_run_without_faults_gives_every_ratio() -> Result<()> {
     let report = run(None, false).await?;
     ensure!(report.good(), "{:?}", report.void);
     let json = serde_json::to_value(&report)?;
-    for pointer in ["/mean_of_seven/relaxed/t16", "/backend_cpu_ratio", "/wal_wait_share/cached"] {
+    for pointer in ["/mean_of_seven/relaxed/t4", "/backend_cpu_ratio", "/wal_wait_share/cached"] {
         ensure!(json.pointer(pointer).is_some_and(|v| v.is_f64()), "{pointer} is missing");
     }
     ensure!(json["differences"] == 0, "{json}");
@@ -86,8 +76,8 @@ async fn a_run_without_faults_gives_every_ratio() -> Result<()> {
 
 /// A later write to the same row hides a lost one, so that a run as short as this needs several.
 #[tokio::test]
-async fn a_cache_that_loses_one_write_in_a_thousand_voids_the_run() -> Result<()> {
-    let report = run(Some(Fault::LoseWrites { one_in: 1_000 }), false).await?;
+async fn a_cache_that_loses_one_write_in_a_hundred_voids_the_run() -> Result<()> {
+    let report = run(Some(Fault::LoseWrites { one_in: 100 }), false).await?;
     is_void(&report, "rows differ")
 }
 

@@ -37,7 +37,7 @@ async fn d17_a_stopped_backend_loses_nothing_and_a_node_restarts_without_it() ->
     }
     let load = CounterLoad::start(&client, WRITERS, 50);
     load.progress(100).await?;
-    group.postgres.down("immediate")?;
+    group.postgres.crash()?;
     load.progress(500).await?;
     eventually("the node to say that the backend is away", Duration::from_secs(30), || async {
         let status = group.status(0).await?;
@@ -91,7 +91,7 @@ async fn a_slow_backend_bounds_the_queue_and_writers_are_told_to_wait() -> Resul
     let group = TestGroup::start(TestGroupOptions { extra, ..Default::default() }).await?;
     let client = group.client().await?;
     client.read(&Read::whole(hlr::by_id(1))).await?;
-    group.postgres.down("fast")?;
+    group.postgres.stop()?;
     let mut refused = None;
     for value in 1..20_000 {
         if let Err(error) = client.transact(&hlr::set_vlr(hlr::by_id(1), value)).await {

@@ -3,11 +3,13 @@
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
+use hlr_bench::stage::Launch;
+use hlr_bench::stage::node::built_for_tests;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::{Output, Stdio};
 use std::time::Duration;
-use system_tests::local::{TestGroup, TestGroupOptions, eventually, node};
+use system_tests::local::{TestGroup, TestGroupOptions, eventually};
 use tokio::process::Command;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -24,7 +26,7 @@ fn loader_config(group: &TestGroup) -> Result<PathBuf> {
 }
 
 fn loader(group: &TestGroup, load_id: &str) -> Result<Command> {
-    let mut command = Command::new(node::binary()?);
+    let mut command = Command::from(Launch::KILLED.command(built_for_tests()?));
     command
         .arg("preload")
         .arg("--config")
@@ -153,7 +155,7 @@ async fn a_loader_with_an_applications_certificate_is_refused_by_name() -> Resul
     let config = std::fs::read_to_string(&path)?.replace(&loader, &client);
     let wrong = path.with_file_name("wrong.yaml");
     std::fs::write(&wrong, config)?;
-    let mut command = Command::new(node::binary()?);
+    let mut command = Command::from(Launch::KILLED.command(built_for_tests()?));
     command.arg("preload").arg("--config").arg(&wrong);
     command.args(["--nodes", &group.node(0)?.endpoint().address, "--load-id", "x"]);
     let output = command.kill_on_drop(true).output().await?;

@@ -26,6 +26,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     process::run(&mut build)?;
     let folder = if profile == "dev" { "debug" } else { profile.as_str() };
     let program = workspace::target_dir().join(folder).join("bench");
-    let mut command = std::process::Command::new(program);
-    process::run(command.arg(name).args(args))
+    // told to end rather than killed, so that it removes what it made
+    process::run(process::tied(program, "TERM").arg(name).args(args))
 }

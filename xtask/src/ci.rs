@@ -159,7 +159,7 @@ pub fn nightly() -> Result<()> {
     lint::install_deny()?;
     lint::deny()?;
     lint::advisories()?;
-    process::run(workspace::cargo().args([
+    process::run(workspace::cargo_for_tests().args([
         "test",
         "--workspace",
         "--exclude",

@@ -58,7 +58,7 @@ pub fn run(args: &E2eArgs) -> Result<()> {
 pub fn summary(args: &E2eArgs) -> Result<Summary> {
     let environment = prepare(args)?;
     let make = |arguments: &[String]| {
-        let mut command = workspace::cargo();
+        let mut command = workspace::cargo_for_tests();
         // the same selection of packages as all other tests, so that nothing is built twice
         command.args(["test", "--workspace", "--no-fail-fast", "--test", "e2e_*", "--"]);
         command.arg("--include-ignored").args(arguments).envs(&environment);

@@ -17,6 +17,14 @@ pub fn command<S: AsRef<std::ffi::OsStr>>(program: S, args: &[&str]) -> Command 
     command
 }
 
+/// The start of a command whose process the kernel ends with the thread that starts it, however that
+/// ends: nothing is left of a command that was killed.
+pub fn tied<S: AsRef<std::ffi::OsStr>>(program: S, signal: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", signal, "--"]).arg(program);
+    command
+}
+
 /// Runs a command with its output shown; fails when it fails.
 pub fn run(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("starting {}", describe(command)))?;

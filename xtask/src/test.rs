@@ -75,7 +75,7 @@ pub fn of_levels(levels: &[Level], filters: &[String]) -> Result<Summary> {
     let mut summary = Summary::default();
     for selection in selections(levels) {
         let make = |arguments: &[String]| {
-            let mut command = workspace::cargo();
+            let mut command = workspace::cargo_for_tests();
             command.args(["test", "--workspace", "--no-fail-fast"]).args(&selection.targets);
             command.envs(servers.environment()).arg("--").args(arguments);
             let alone = arguments.iter().any(|a| a.starts_with("--test-threads"));

@@ -29,6 +29,9 @@ pub fn run(args: &TortureArgs) -> Result<()> {
     ]))?;
     let folder =
         workspace::target_dir().join(if profile == "dev" { "debug" } else { profile.as_str() });
-    let mut command = std::process::Command::new(folder.join("torture"));
+    // told to end rather than killed, so that it removes what it made; what it mounts is its own and
+    // goes with it in any case
+    let mut command = process::tied("unshare", "TERM");
+    command.args(["--mount", "--"]).arg(folder.join("torture"));
     process::run(command.env("CACHETIER_BIN_DIR", &folder).args(args))
 }

@@ -1,7 +1,11 @@
 //! Where things are: the source tree, cargo's target folder and the per-machine tool cache.
 //! Reads the environment once per question and never writes to it.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::process;
 
 /// Root of the source tree, from where this crate was compiled or from the working directory.
 pub fn root() -> PathBuf {
@@ -32,11 +36,23 @@ pub fn cache_dir() -> PathBuf {
 }
 
 /// The cargo that runs us, or the one on the path.
-pub fn cargo() -> std::process::Command {
-    let mut command =
-        std::process::Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+pub fn cargo() -> Command {
+    let mut command = Command::new(cargo_program());
     command.current_dir(root());
     command
+}
+
+/// The same for running tests: it ends with this program and its test programs end with it, however
+/// that comes.
+pub fn cargo_for_tests() -> Command {
+    const RUNNER: &str = r#"target."cfg(all())".runner=["setpriv","--pdeathsig","KILL","--"]"#;
+    let mut command = process::tied(cargo_program(), "KILL");
+    command.args(["--config", RUNNER]).current_dir(root());
+    command
+}
+
+fn cargo_program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// The path of this program, for running it again. Cargo may have replaced the file meanwhile; the
@@ -45,4 +61,42 @@ pub fn this_program() -> std::io::Result<PathBuf> {
     let path = std::env::current_exe()?;
     let text = path.to_string_lossy();
     Ok(text.strip_suffix(" (deleted)").map_or(path.clone(), PathBuf::from))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+    use crate::process::wait_until;
+
+    #[test]
+    fn a_killed_test_run_leaves_no_test_program() {
+        let package = tempfile::tempdir().unwrap();
+        let file = |name: &str| package.path().join(name);
+        std::fs::write(
+            file("Cargo.toml"),
+            "[package]\nname = \"waits\"\nedition = \"2024\"\n[lib]\npath = \"lib.rs\"\n[workspace]\n",
+        )
+        .unwrap();
+        std::fs::write(
+            file("lib.rs"),
+            "#[test] fn waits() { std::fs::write(\"pid\", std::process::id().to_string()).unwrap(); \
+             std::thread::sleep(std::time::Duration::from_secs(600)); }",
+        )
+        .unwrap();
+        let mut command = super::cargo_for_tests();
+        command.args(["test", "--quiet", "--lib"]).current_dir(package.path());
+        let mut cargo = command.env("CARGO_TARGET_DIR", file("target")).spawn().unwrap();
+        let program = || -> Option<Pid> {
+            Pid::from_raw(std::fs::read_to_string(file("pid")).ok()?.parse().ok()?)
+        };
+        let limit = Duration::from_secs(120);
+        wait_until("the test to run", limit, || program().is_some()).unwrap();
+        let program = program().unwrap();
+        kill_process(Pid::from_child(&cargo), Signal::KILL).unwrap();
+        cargo.wait().unwrap();
+        wait_until("it to end", limit, || test_kill_process(program).is_err()).unwrap();
+    }
 }

@@ -1,16 +1,17 @@
 //! The command line of the experiments on a stage of this host.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use hlr_bench::flush::FlushOptions;
 use hlr_bench::hlr::{HlrOptions, Level, Progress};
-use hlr_bench::stage::Pinning;
+use hlr_bench::stage::{Pinning, Processors, node};
 use hlr_bench::target::planted::Fault;
 use hlr_bench::traffic::Kind;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::{PopulationArguments, fresh_seed};
+use super::{PopulationArguments, at_least_one, fresh_seed, seconds, seconds_above_zero};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LevelArgument {
@@ -35,6 +36,8 @@ impl CommitArgument {
 
 /// Lanes of the side-by-side part: what a node has by default.
 const LANES: u16 = 4;
+/// Each takes a connection of the server's two hundred.
+const LANE_RANGE: RangeInclusive<i64> = 1..=64;
 const MAX_BATCH_ROWS: u32 = 1_024;
 const MAX_DELAY_MS: u64 = 100;
 const CONNECTIONS: usize = 4;
@@ -56,11 +59,11 @@ const LOSE_ONE_IN: u64 = 100_000;
 #[derive(Args, Debug)]
 pub struct PinArguments {
     /// Processors of PostgreSQL and the node, as `taskset -c` takes them; default: the lower half
-    #[arg(long, value_name = "LIST")]
-    pub server_cpus: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = Processors::here)]
+    pub server_cpus: Option<Processors>,
     /// Processors of the driver; default: the upper half
-    #[arg(long, value_name = "LIST")]
-    pub driver_cpus: Option<String>,
+    #[arg(long, value_name = "LIST", value_parser = Processors::here)]
+    pub driver_cpus: Option<Processors>,
 }
 
 impl PinArguments {
@@ -78,31 +81,32 @@ pub struct HlrArguments {
     #[command(flatten)]
     pub population: PopulationArguments,
     /// Numbers of concurrent clients
-    #[arg(long, value_delimiter = ',', default_value = "2,16,64", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "2,16,64", value_name = "LIST",
+          value_parser = at_least_one::<usize>())]
     pub threads: Vec<usize>,
     /// Durability levels of the journal
     #[arg(long, value_enum, value_delimiter = ',', default_value = "relaxed,sync")]
     pub levels: Vec<LevelArgument>,
     /// Measured seconds of one block
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = seconds_above_zero)]
     pub seconds: f64,
     /// Seconds of traffic before each measurement
-    #[arg(long, default_value_t = 0.5)]
+    #[arg(long, default_value_t = 0.5, value_parser = seconds)]
     pub ramp: f64,
     /// How often `direct cached cached direct` is run at each thread count
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one::<usize>())]
     pub repetitions: usize,
     /// Commit mode of the flush transactions
     #[arg(long, value_enum, default_value = "async")]
     pub backend_commit: CommitArgument,
-    #[arg(long, default_value_t = LANES)]
+    #[arg(long, default_value_t = LANES, value_parser = clap::value_parser!(u16).range(LANE_RANGE))]
     pub lanes: u16,
-    #[arg(long, default_value_t = MAX_BATCH_ROWS)]
+    #[arg(long, default_value_t = MAX_BATCH_ROWS, value_parser = at_least_one::<u32>())]
     pub max_batch_rows: u32,
     #[arg(long, default_value_t = MAX_DELAY_MS)]
     pub max_delay_ms: u64,
     /// HTTP/2 connections of the driver to the node
-    #[arg(long, default_value_t = CONNECTIONS)]
+    #[arg(long, default_value_t = CONNECTIONS, value_parser = at_least_one::<usize>())]
     pub connections: usize,
     /// gRPC without TLS; production has mutual TLS
     #[arg(long)]
@@ -125,8 +129,10 @@ pub struct HlrArguments {
     pub json: Option<PathBuf>,
 }
 
-fn seconds(value: f64, name: &str) -> Result<Duration> {
-    Duration::try_from_secs_f64(value).with_context(|| format!("{name} must be positive"))
+/// The lanes wait ten seconds for a lock, and no longer.
+fn pile_up_seconds(text: &str) -> Result<f64, String> {
+    let value = seconds_above_zero(text)?;
+    (value < 9.0).then_some(value).ok_or_else(|| "it must stay below 9".to_owned())
 }
 
 impl HlrArguments {
@@ -141,21 +147,21 @@ impl HlrArguments {
             Some(PlantArgument::DropIndex) | None => None,
         };
         Ok(HlrOptions {
-            population: self.population.population()?,
+            population: self.population.population(),
             uniform: self.uniform,
             outside_percent: self.outside,
-            threads: self.threads.iter().copied().filter(|t| *t > 0).collect(),
+            threads: self.threads.clone(),
             levels: self.levels.iter().map(level).collect(),
-            block: seconds(self.seconds, "--seconds")?,
-            ramp: seconds(self.ramp, "--ramp")?,
-            repetitions: self.repetitions.max(1),
+            block: Duration::from_secs_f64(self.seconds),
+            ramp: Duration::from_secs_f64(self.ramp),
+            repetitions: self.repetitions,
             backend_commit: self.backend_commit.in_config(),
-            lanes: self.lanes.max(1),
+            lanes: self.lanes,
             max_batch_rows: self.max_batch_rows,
             max_delay_ms: self.max_delay_ms,
-            connections: self.connections.max(1),
+            connections: self.connections,
             tls: !self.plaintext,
-            node_binary: self.node_binary.clone(),
+            node_binary: node::program(self.node_binary.as_deref())?,
             pinning: self.pin.pinning(),
             traffic_seed: fresh_seed(),
             plant,
@@ -170,25 +176,26 @@ pub struct FlushArguments {
     #[command(flatten)]
     pub population: PopulationArguments,
     /// Numbers of lanes to drain with
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "LIST")]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_name = "LIST",
+          value_parser = clap::value_parser!(u16).range(LANE_RANGE))]
     pub lanes: Vec<u16>,
     /// Commit modes of the flush transactions; the first one's figures are the headline
     #[arg(long, value_enum, value_delimiter = ',', default_value = "async,sync")]
     pub modes: Vec<CommitArgument>,
     /// Concurrent clients of the side-by-side part
-    #[arg(long, default_value_t = 16)]
+    #[arg(long, default_value_t = 16, value_parser = at_least_one::<usize>())]
     pub threads: usize,
     /// Measured seconds of one of its blocks
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 3.0, value_parser = seconds_above_zero)]
     pub seconds: f64,
     /// How often `direct cached cached direct` is run
-    #[arg(long, default_value_t = 2)]
+    #[arg(long, default_value_t = 2, value_parser = at_least_one::<usize>())]
     pub repetitions: usize,
     /// Largest batch of a drain
-    #[arg(long, default_value_t = 3_000, value_name = "ROWS")]
+    #[arg(long, default_value_t = 3_000, value_name = "ROWS", value_parser = at_least_one::<u32>())]
     pub drain_batch_rows: u32,
     /// Seconds during which writes pile up before a drain, below ten
-    #[arg(long, default_value_t = 6.0)]
+    #[arg(long, default_value_t = 6.0, value_parser = pile_up_seconds)]
     pub pile_up: f64,
     /// gRPC without TLS; production has mutual TLS
     #[arg(long)]
@@ -204,24 +211,22 @@ pub struct FlushArguments {
 
 impl FlushArguments {
     pub fn options(&self, progress: Progress) -> Result<FlushOptions> {
-        const LOCK_TIMEOUT_S: f64 = 10.0;
-        ensure!(self.pile_up < LOCK_TIMEOUT_S - 1.0, "--pile-up must stay below 9 seconds");
         let beside = HlrOptions {
-            population: self.population.population()?,
+            population: self.population.population(),
             uniform: false,
             outside_percent: 0,
-            threads: vec![self.threads.max(1)],
+            threads: vec![self.threads],
             levels: vec![Level::Sync],
-            block: seconds(self.seconds, "--seconds")?,
+            block: Duration::from_secs_f64(self.seconds),
             ramp: RAMP,
-            repetitions: self.repetitions.max(1),
+            repetitions: self.repetitions,
             backend_commit: CommitArgument::Async.in_config(),
             lanes: LANES,
             max_batch_rows: MAX_BATCH_ROWS,
             max_delay_ms: MAX_DELAY_MS,
             connections: CONNECTIONS,
             tls: !self.plaintext,
-            node_binary: self.node_binary.clone(),
+            node_binary: node::program(self.node_binary.as_deref())?,
             pinning: self.pin.pinning(),
             traffic_seed: fresh_seed(),
             plant: None,
@@ -230,10 +235,10 @@ impl FlushArguments {
         };
         Ok(FlushOptions {
             beside,
-            lanes: self.lanes.iter().copied().filter(|lanes| *lanes > 0).collect(),
+            lanes: self.lanes.clone(),
             modes: self.modes.iter().map(|mode| mode.in_config()).collect(),
             drain_batch_rows: self.drain_batch_rows,
-            pile_up: seconds(self.pile_up, "--pile-up")?,
+            pile_up: Duration::from_secs_f64(self.pile_up),
         })
     }
 }

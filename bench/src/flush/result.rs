@@ -2,11 +2,10 @@
 
 use super::drain::Drain;
 use crate::hlr::{CachedAndDirect, LevelReport};
-use crate::report::{Machine, ms};
+use crate::report::{Machine, heading, ms};
 use comfy_table::{Table, presets};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
 /// Lanes whose drain is the headline: what a node has by default.
 const HEADLINE_LANES: u16 = 4;
@@ -98,19 +97,7 @@ impl FlushReport {
     }
 
     pub fn table(&self) -> String {
-        let mut text = String::new();
-        for (name, value) in &self.settings {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name}: {value}");
-        }
-        let _ = writeln!(
-            text,
-            "load average {} before and {} after",
-            self.load_average_before, self.machine.load_average
-        );
-        for reason in &self.void {
-            let _ = writeln!(text, "VOID: {reason}");
-        }
+        let text = heading(&self.settings, &self.machine, &self.load_average_before, &self.void);
         let mut table = Table::new();
         table.load_style(presets::UTF8_FULL_CONDENSED);
         table.set_header(["backend commit", "figure", "value"]);
@@ -119,8 +106,7 @@ impl FlushReport {
                 table.add_row([name.clone(), figure, value]);
             }
         }
-        let _ = write!(text, "{table}");
-        text
+        text + &table.to_string()
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::waits::{LogWork, Observer, Sampling, Waits};
 use crate::drive::{self, Measured, RunOptions, Watchers};
+use crate::stage::Postgres;
 use crate::stage::node::Node;
-use crate::stage::postgres::Postgres;
 use crate::target::Target;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};

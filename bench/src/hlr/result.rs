@@ -4,7 +4,7 @@ use super::block::{Block, Cost};
 use super::verify::Verified;
 use crate::drive::Measured;
 use crate::ledger::Tally;
-use crate::report::{Machine, TransactionReport, ms};
+use crate::report::{Machine, TransactionReport, heading, ms};
 use crate::traffic::Kind;
 use anyhow::{Context, Result};
 use comfy_table::{Table, presets};
@@ -226,23 +226,9 @@ impl HlrReport {
     }
 
     pub fn table(&self) -> String {
-        let mut text = String::new();
-        for (name, value) in &self.settings {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "{name}: {value}");
-        }
-        let _ = writeln!(
-            text,
-            "{} CPUs, load average {} before and {} after, last-level cache {}",
-            self.machine.cpus,
-            self.load_average_before,
-            self.machine.load_average,
-            self.machine.last_level_cache
-        );
+        let mut text =
+            heading(&self.settings, &self.machine, &self.load_average_before, &self.void);
         let (Some(figures), Some(ratios)) = (&self.figures, &self.ratios) else {
-            for reason in &self.void {
-                let _ = writeln!(text, "VOID: {reason}");
-            }
             let _ = writeln!(text, "no ratio is given; {} rows differ", self.differences);
             return text;
         };

@@ -55,7 +55,8 @@ fn ended_children(pid: u32) -> Result<Duration> {
     Ok(TICK * ticks)
 }
 
-fn children(pid: u32) -> Result<Vec<u32>> {
+/// Processes that it started and has not waited for.
+pub fn children(pid: u32) -> Result<Vec<u32>> {
     let path = format!("/proc/{pid}/task/{pid}/children");
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
     Ok(text.split_whitespace().flat_map(str::parse).collect())

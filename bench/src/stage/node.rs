@@ -1,15 +1,16 @@
 //! One cache-node process over a database of the stage, with the clients that talk to it.
 
-use super::certificates::Certificates;
-use super::postgres::Postgres;
-use super::{Pinning, cpu, eventually, free_port, run};
+use super::launch::succeeded;
+use super::{Certificates, Folder, Launch, Pinning, Postgres, cpu, eventually, ports};
 use crate::population::tables::TABLES;
 use anyhow::{Context, Result, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Start and load of a large population on a busy machine.
@@ -32,13 +33,14 @@ pub struct NodeSettings {
     pub tls: bool,
     /// HTTP/2 connections of the driver.
     pub connections: usize,
-    /// The program; beside this one when absent.
-    pub binary: Option<PathBuf>,
+    /// The program.
+    pub binary: PathBuf,
 }
 
 /// A running node; killed and removed with the value.
 pub struct Node {
-    directory: tempfile::TempDir,
+    // the process ends before its folder goes, since `drop` comes before the fields
+    directory: Folder,
     child: Child,
     settings: NodeSettings,
     certificates: Certificates,
@@ -53,20 +55,19 @@ impl Node {
         database: &str,
         settings: NodeSettings,
     ) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("hlr-bench-node-").tempdir()?;
+        let directory = Folder::new()?;
         let certificates = Certificates::new(&directory.path().join("tls"))?;
         postgres.write_credentials(&directory.path().join("backend"), database)?;
-        let (grpc_port, admin_port) = (free_port()?, free_port()?);
-        for role in ["node", "loader", "client", "operator"] {
-            certificates.issue(role)?;
-        }
+        let (grpc_port, admin_port) = (ports::free()?, ports::free()?);
         for role in ["node", "loader"] {
+            certificates.role(role)?;
             let text = config(directory.path(), &settings, role, database, grpc_port, admin_port);
             std::fs::write(directory.path().join(format!("{role}.yaml")), text)?;
         }
         let log = File::create(directory.path().join("log"))?;
-        let child = pinning
-            .server_command(&binary(&settings)?)
+        let launch = Launch { processors: Some(&pinning.servers), ..Launch::KILLED };
+        let child = launch
+            .command(&settings.binary)
             .arg("--config")
             .arg(directory.path().join("node.yaml"))
             .args(["--node-name", "hlr-0", "--advertise", &format!("127.0.0.1:{grpc_port}")])
@@ -76,7 +77,7 @@ impl Node {
             .context("starting cache-node")?;
         let node = Self { directory, child, settings, certificates, grpc_port };
         node.serving().await.with_context(|| node.last_words())?;
-        node.load().context("loading the cached subscribers")?;
+        node.load().await.context("loading the cached subscribers")?;
         Ok(node)
     }
 
@@ -90,11 +91,13 @@ impl Node {
         .await
     }
 
-    fn load(&self) -> Result<()> {
-        let mut command = Command::new(binary(&self.settings)?);
+    async fn load(&self) -> Result<()> {
+        let mut command = Launch::KILLED.command(&self.settings.binary);
         command.arg("preload").arg("--config").arg(self.directory.path().join("loader.yaml"));
         command.args(["--load-id", "bench", "--nodes", &self.endpoint().address]);
-        run(&mut command)
+        let mut command = tokio::process::Command::from(command);
+        let output = command.kill_on_drop(true).output().await.context("starting the preload")?;
+        succeeded(command.as_std(), &output)
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -102,7 +105,7 @@ impl Node {
     }
 
     fn options(&self, role: &str) -> Result<Options> {
-        let identity = || self.certificates.issue(role).map(TlsIdentity::Directory);
+        let identity = || self.certificates.role(role).map(TlsIdentity::Directory);
         Ok(Options {
             tls: self.settings.tls.then(identity).transpose()?,
             connections_per_node: self.settings.connections,
@@ -143,14 +146,38 @@ impl Drop for Node {
     }
 }
 
-/// The program that was built beside this one.
-fn binary(settings: &NodeSettings) -> Result<PathBuf> {
-    if let Some(path) = &settings.binary {
-        return Ok(path.clone());
-    }
-    let path = std::env::current_exe()?.with_file_name("cache-node");
-    ensure!(path.exists(), "{} is missing; build it or give --node-binary", path.display());
+/// The program to run: this one, or the one beside this program.
+pub fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let path = match given {
+        Some(path) => path.to_owned(),
+        None => std::env::current_exe()?.with_file_name("cache-node"),
+    };
+    let runs =
+        path.metadata().is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0);
+    ensure!(runs, "{} is no program; build cache-node or give --node-binary", path.display());
     Ok(path)
+}
+
+/// The program under test: of `CACHETIER_BIN_DIR`, or built now beside this test.
+pub fn built_for_tests() -> Result<&'static Path> {
+    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let found = BINARY.get_or_init(|| find().map_err(|e| format!("{e:#}")));
+    found.as_deref().map_err(|e| anyhow::anyhow!("{e}"))
+}
+
+fn find() -> Result<PathBuf> {
+    if let Some(directory) = std::env::var_os("CACHETIER_BIN_DIR") {
+        return Ok(PathBuf::from(directory).join("cache-node"));
+    }
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(["build", "--quiet", "--package", "cache-node", "--bin", "cache-node"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .status()?;
+    ensure!(status.success(), "building cache-node failed");
+    let test = std::env::current_exe()?;
+    let target = test.parent().and_then(Path::parent).context("no target directory")?;
+    Ok(target.join("cache-node"))
 }
 
 fn config(

@@ -1,12 +1,13 @@
 //! A cache group of real processes: PostgreSQL, certificates, nodes, and the operator's part
 //! (pushing topologies) played by the test.
 
-use super::node::binary;
-use super::{Certificates, NodeProcess, Postgres, eventually, hlr, ports};
+use super::{NodeProcess, eventually, hlr};
 use anyhow::{Context, Result, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
 use cachetier_model::{Epoch, NodeEntry, Topology};
+use hlr_bench::stage::node::built_for_tests;
+use hlr_bench::stage::{Certificates, Folder, Launch, Postgres, ServerSettings, ports};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub struct TestGroup {
     pub certificates: Certificates,
     pub topology: Option<Topology>,
     uid: String,
-    directory: tempfile::TempDir,
+    directory: Folder,
 }
 
 pub const DATABASE: &str = "telecom";
@@ -50,10 +51,11 @@ impl TestGroup {
 
     /// The processes run, and wait for a topology.
     pub async fn without_topology(options: TestGroupOptions) -> Result<Self> {
-        let directory = tempfile::Builder::new().prefix("cachetier-test-").tempdir()?;
+        let directory = Folder::new()?;
         let certificates = Certificates::new(&directory.path().join("tls"))?;
-        let postgres = Postgres::start().await?;
-        let database = postgres.create_database(DATABASE).await?;
+        let postgres = Postgres::start(ServerSettings::of_tests()).await?;
+        postgres.create_database(DATABASE).await?;
+        let database = postgres.connect(DATABASE).await?;
         hlr::create(&database, options.subscribers).await?;
         postgres.write_credentials(&directory.path().join("backend"), DATABASE)?;
         let uid = uuid::Uuid::new_v4().to_string();
@@ -111,7 +113,7 @@ impl TestGroup {
         let tls = self.certificates.role("loader")?;
         std::fs::write(&path, self.config(self.node(0)?, &tls, extra))?;
         let nodes: Vec<String> = self.nodes.iter().map(|n| n.endpoint().address).collect();
-        let mut command = Command::new(binary()?);
+        let mut command = Command::from(Launch::KILLED.command(built_for_tests()?));
         command.arg("preload").arg("--config").arg(path).args(["--load-id", load_id]);
         command.args(["--parallelism", "2", "--nodes", &nodes.join(",")]);
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

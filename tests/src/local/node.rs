@@ -3,11 +3,12 @@
 use super::http;
 use anyhow::{Context, Result, ensure};
 use cachetier_client::Endpoint;
+use hlr_bench::stage::Launch;
+use hlr_bench::stage::node::built_for_tests;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
-use std::sync::OnceLock;
+use std::process::{Child, ExitStatus};
 
 /// A node's fixed parts: they outlive its process.
 pub struct NodeProcess {
@@ -32,10 +33,8 @@ impl NodeProcess {
     pub fn start(&mut self) -> Result<()> {
         ensure!(self.child.is_none(), "node {} runs already", self.name);
         let log = File::options().create(true).append(true).open(self.directory.join("log"))?;
-        // a test program that is killed leaves no node behind
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(binary()?)
+        let child = Launch::KILLED
+            .command(built_for_tests()?)
             .arg("--config")
             .arg(self.directory.join("node.yaml"))
             .args(["--node-name", &self.name, "--drain-seconds", "10"])
@@ -121,26 +120,4 @@ impl Drop for NodeProcess {
 fn signal(child: &Child, signal: Signal) -> Result<()> {
     let pid = Pid::from_raw(child.id().try_into()?).context("the process has no id")?;
     Ok(kill_process(pid, signal)?)
-}
-
-/// The binary under test: of `CACHETIER_BIN_DIR`, or built now beside this test.
-pub fn binary() -> Result<&'static Path> {
-    static BINARY: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    let found = BINARY.get_or_init(|| find().map_err(|e| format!("{e:#}")));
-    found.as_deref().map_err(|e| anyhow::anyhow!("{e}"))
-}
-
-fn find() -> Result<PathBuf> {
-    if let Some(directory) = std::env::var_os("CACHETIER_BIN_DIR") {
-        return Ok(PathBuf::from(directory).join("cache-node"));
-    }
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(cargo)
-        .args(["build", "--quiet", "--package", "cache-node", "--bin", "cache-node"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
-        .status()?;
-    ensure!(status.success(), "building cache-node failed");
-    let test = std::env::current_exe()?;
-    let target = test.parent().and_then(Path::parent).context("no target directory")?;
-    Ok(target.join("cache-node"))
 }

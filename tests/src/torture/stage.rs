@@ -4,9 +4,10 @@ use super::TortureOptions;
 use super::proxy::Proxy;
 use super::volume::Volume;
 use crate::local::group::DATABASE;
-use crate::local::{TestGroup, TestGroupOptions, eventually, ports};
+use crate::local::{TestGroup, TestGroupOptions, eventually};
 use anyhow::{Context, Result};
 use cachetier_client::{Client, Endpoint, Options, Routing};
+use hlr_bench::stage::ports;
 use std::path::Path;
 use std::time::Duration;
 

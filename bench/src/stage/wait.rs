@@ -23,7 +23,7 @@ where
             Err(error) => last = format!("{error:#}"),
         }
         if start.elapsed() > limit {
-            bail!("waited {} s for: {what}; last: {last}", limit.as_secs());
+            bail!("waited {} s for {what}; last: {last}", limit.as_secs());
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
