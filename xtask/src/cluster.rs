@@ -32,6 +32,8 @@ use clap::{Args, Subcommand};
 use layout::{Node, RunDir};
 use record::Kind;
 
+use crate::image::archive::names;
+
 /// Where a cluster keeps its state unless told otherwise: on a disk, since volumes and the
 /// database live there too and must pay for their synced writes.
 const DEFAULT_RUN_DIR: &str = "/var/lib/cachetier-cluster";
@@ -45,7 +47,7 @@ pub struct ClusterArgs {
     #[arg(long, global = true, env = "CACHETIER_RUN", default_value = DEFAULT_RUN_DIR)]
     run_dir: PathBuf,
     /// Name of a second run folder beside the default one, for a control plane or database alone
-    #[arg(long, global = true)]
+    #[arg(long, global = true, value_parser = run_name)]
     name: Option<String>,
 }
 
@@ -138,6 +140,13 @@ impl ClusterArgs {
     }
 }
 
+/// Part of a folder's name.
+fn run_name(text: &str) -> Result<String, String> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let good = !text.is_empty() && text.chars().all(fits);
+    good.then(|| text.to_owned()).ok_or_else(|| "only letters, digits, - _ and .".to_owned())
+}
+
 /// The run folder that commands outside `cluster` use.
 pub fn default_run_dir() -> RunDir {
     RunDir::at(std::env::var("CACHETIER_RUN").unwrap_or_else(|_| DEFAULT_RUN_DIR.to_owned()))
@@ -149,6 +158,9 @@ pub fn run(args: ClusterArgs) -> Result<()> {
         ClusterCommand::Status => return environment::print_status(&run),
         ClusterCommand::Env { json } => return environment::print(&run, *json),
         ClusterCommand::Recycle { watch: true } => return storage::watch(&run),
+        ClusterCommand::Load { archive } => {
+            println!("{} holds {}", archive.display(), names(archive)?.join(", "));
+        }
         _ => {}
     }
     need_root()?;
@@ -189,6 +201,11 @@ pub fn take_down() -> Result<()> {
     let run = default_run_dir();
     let _lock = daemon::lock(&run)?;
     down(&run)
+}
+
+/// Sees to it that a cluster that is not ours can start pods of the image, or says that it may not.
+pub fn offer_image(image: &str, archive: &std::path::Path) -> Result<()> {
+    images::offer(&default_run_dir(), image, archive)
 }
 
 /// Imports an image archive into the cluster in the default place.

@@ -1,6 +1,7 @@
 //! The product's container image, made without a container engine: the three programs, the closure
 //! of the libraries they need, a user without rights, and nothing else, no shell either.
-//! Built from what cargo built on this machine; the Containerfile yields the same layout.
+//! Built from what cargo built on this machine; the Containerfile yields the same layout, which a
+//! test here compares with what is written there.
 
 pub mod archive;
 mod closure;
@@ -21,6 +22,8 @@ pub const TAG: &str = "cachetier.dev/cachetier:dev";
 const ARCHIVE: &str = "out/cachetier-image.tar";
 /// Number of the user and group that all programs run as.
 const USER: u32 = 65532;
+/// The name by which kubectl finds cachectl.
+const PLUGIN: &str = "usr/local/bin/kubectl-cachegroup";
 const PROGRAMS: [&str; 3] = ["operator", "cache-node", "cachectl"];
 
 #[derive(Args)]
@@ -59,18 +62,18 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     Ok(())
 }
 
-/// Takes what was built before: checks that the programs are there, and loads the image. A cluster
-/// that is not ours pulls it from where its owner put it.
+/// Takes what was built before: checks that the programs are there, and loads the image, into a
+/// cluster that is not ours when it has none and takes archives.
 pub fn load_built(profile: &str, existing: bool) -> Result<()> {
     let again = format!("without --no-build, or `cargo xtask image --profile {profile}` first");
     for name in ["cachectl", "bench"] {
         let program = programs_dir(profile).join(name);
         ensure!(program.exists(), "{} is not built: {again}", program.display());
     }
-    if existing {
-        return Ok(());
-    }
     let archive = workspace::root().join(ARCHIVE);
+    if existing {
+        return cluster::offer_image(TAG, &archive);
+    }
     ensure!(archive.exists(), "there is no image {}: {again}", archive.display());
     cluster::load_image(&archive)?;
     println!("loaded {} into the cluster's nodes", archive.display());
@@ -109,11 +112,11 @@ fn pack(programs: &Path, output: &Path) -> Result<String> {
         let place = library.to_string_lossy();
         layer.file(place.trim_start_matches('/'), 0o755, content);
     }
-    layer.link("usr/local/bin/kubectl-cachegroup", "cachectl");
+    layer.link(PLUGIN, "cachectl");
     layer.folder("tmp", 0o1777);
-    let line = format!("cachetier:x:{USER}:{USER}::/:/usr/sbin/nologin\n");
-    layer.file("etc/passwd", 0o644, line.into_bytes());
-    layer.file("etc/group", 0o644, format!("cachetier:x:{USER}:\n").into_bytes());
+    let [user, group] = account();
+    layer.file("etc/passwd", 0o644, format!("{user}\n").into_bytes());
+    layer.file("etc/group", 0o644, format!("{group}\n").into_bytes());
     let image = Image {
         tag: TAG.into(),
         user: format!("{USER}:{USER}"),
@@ -121,4 +124,46 @@ fn pack(programs: &Path, output: &Path) -> Result<String> {
         layers: vec![layer],
     };
     image.write(output)
+}
+
+/// The lines of `/etc/passwd` and `/etc/group`.
+fn account() -> [String; 2] {
+    [format!("cachetier:x:{USER}:{USER}::/:/usr/sbin/nologin"), format!("cachetier:x:{USER}:")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PLUGIN, PROGRAMS, TAG, USER, account, archive};
+    use crate::workspace;
+
+    #[test]
+    fn the_containerfile_describes_the_same_image() {
+        let read = |name: &str| std::fs::read_to_string(workspace::root().join(name)).unwrap();
+        let text = read("Containerfile");
+        let [user, group] = account();
+        let packages = PROGRAMS.map(|name| format!("--package {name}")).join(" ");
+        for line in [
+            format!("-t {TAG} "),
+            format!("cargo build --locked --profile image {packages}\n"),
+            format!("for program in {}; do", PROGRAMS.join(" ")),
+            "cp \"target/image/$program\" \"$root/usr/local/bin/\"".to_owned(),
+            format!("ln -s cachectl \"$root/{PLUGIN}\""),
+            "chmod 1777 \"$root/tmp\"".to_owned(),
+            format!("echo '{user}' > \"$root/etc/passwd\""),
+            format!("echo '{group}' > \"$root/etc/group\""),
+            format!("ENV {}\n", archive::ENVIRONMENT),
+            format!("USER {USER}:{USER}\n"),
+            format!("WORKDIR {}\n", archive::WORKING_FOLDER),
+        ] {
+            assert!(text.contains(&line), "the Containerfile has no {line:?}");
+        }
+        // the chart names the program: neither image starts one by itself, or says more of itself
+        for word in ["ENTRYPOINT", "CMD", "LABEL", "EXPOSE", "VOLUME"] {
+            assert!(!text.contains(&format!("\n{word} ")), "only the Containerfile has {word}");
+        }
+        let toolchain = read("rust-toolchain.toml");
+        let base = text.split("docker.io/library/rust:").nth(1).unwrap();
+        let (version, _) = base.split_once('-').unwrap();
+        assert!(toolchain.contains(&format!("channel = \"{version}.")), "rust {version}");
+    }
 }

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::layout::RunDir;
-use crate::process::wait_until;
+use crate::process::{self, wait_until};
 
 /// How long a process may take to obey a polite signal before it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -33,12 +33,7 @@ pub struct Recorded {
 /// The start of a daemon's command line. Where the run folder is tied to this process, the kernel
 /// ends the daemon with it: a test run that is killed leaves none behind.
 pub fn program(run: &RunDir, path: impl AsRef<OsStr>) -> Command {
-    if !run.is_tied() {
-        return Command::new(path);
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", "--"]).arg(path);
-    command
+    if run.is_tied() { process::tied(path, "KILL") } else { Command::new(path) }
 }
 
 /// Starts `command` as the daemon `name` unless it runs already; tells whether it was started.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use super::build::{self, Tools};
 use super::layout::{NODES, Node, RunDir};
@@ -85,6 +86,43 @@ fn load_existing(tools: &Tools, kubeconfig: Option<&str>, archive: &Path) -> Res
     process::run(kind.arg(archive))
 }
 
+/// Looks whether a cluster that is not ours has the image; if not, loads the archive into kind, and
+/// elsewhere says what the operator's pods will wait for.
+pub fn offer(run: &RunDir, image: &str, archive: &Path) -> Result<()> {
+    let record = record::read(run)?.context(NOT_UP)?;
+    let tools = build::located()?;
+    let kubeconfig = record.kubeconfig.as_deref();
+    let kubectl = kubectl::Kubectl::existing(&tools, kubeconfig.unwrap_or_default());
+    if reported(&kubectl.list(&["nodes"])?, image) {
+        return Ok(());
+    }
+    let context = kubectl.run(&["config", "current-context"])?;
+    if !context.starts_with("kind-") {
+        println!(
+            "no node of this cluster reports {image}: unless its nodes can pull it, the operator \
+             will not start; push it to a registry that they pull from"
+        );
+        return Ok(());
+    }
+    if !archive.exists() {
+        bail!("no node has {image}, nor is there {}: `cargo xtask image` first", archive.display());
+    }
+    load_existing(&tools, kubeconfig, archive)
+}
+
+/// Whether a node says that it has the image. Nodes list no more than fifty.
+fn reported(nodes: &[Value], image: &str) -> bool {
+    let images = |node: &Value| node.pointer("/status/images").and_then(Value::as_array).cloned();
+    let names = |entry: &Value| entry.get("names").and_then(Value::as_array).cloned();
+    nodes
+        .iter()
+        .flat_map(images)
+        .flatten()
+        .flat_map(|entry| names(&entry))
+        .flatten()
+        .any(|n| n == image)
+}
+
 fn ctr(run: &RunDir, tools: &Tools, node: Node, args: &[&str]) -> Command {
     let mut command = Command::new(tools.containerd("ctr"));
     command.arg("--address").arg(run.containerd_socket(node)).args(["--namespace", "k8s.io"]);
@@ -102,4 +140,19 @@ fn import(run: &RunDir, tools: &Tools, node: Node, archive: &Path) -> Result<()>
     process::capture(command.arg(archive))
         .with_context(|| format!("importing {} on {}", archive.display(), node.name()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn an_image_is_there_when_one_node_lists_it_by_that_name() {
+        let nodes = [
+            json!({"status": {}}),
+            json!({"status": {"images": [{"names": ["a/b@sha256:0", "a/b:1"]}, {"names": null}]}}),
+        ];
+        assert!(super::reported(&nodes, "a/b:1"));
+        assert!(!super::reported(&nodes, "a/b:2"));
+    }
 }

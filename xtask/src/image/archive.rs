@@ -6,10 +6,14 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use serde_json::json;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tar::{Builder, EntryType, Header};
+use tar::{Archive, Builder, EntryType, Header};
+
+/// What every image says of itself, and the Containerfile too.
+pub const ENVIRONMENT: &str = "PATH=/usr/local/bin";
+pub const WORKING_FOLDER: &str = "/";
 
 /// One entry of a layer.
 #[derive(Clone, Debug)]
@@ -104,8 +108,8 @@ impl Image {
             "config": {
                 "Entrypoint": self.entrypoint,
                 "User": self.user,
-                "Env": ["PATH=/usr/local/bin"],
-                "WorkingDir": "/",
+                "Env": [ENVIRONMENT],
+                "WorkingDir": WORKING_FOLDER,
             },
             "rootfs": {
                 "type": "layers",
@@ -140,6 +144,36 @@ impl Image {
     }
 }
 
+/// Names of the images in an archive; fails with what to do when pods could use none of them.
+pub fn names(path: &Path) -> Result<Vec<String>> {
+    let file = File::open(path).with_context(|| format!("opening {}", path.display()))?;
+    let found = names_in(file).with_context(|| {
+        format!(
+            "{} is no image archive, as `cargo xtask image` or `docker save` writes it",
+            path.display()
+        )
+    })?;
+    ensure!(
+        !found.is_empty(),
+        "the images in {} have no names: save them by name and tag, so that pods can name them",
+        path.display()
+    );
+    Ok(found)
+}
+
+fn names_in(file: File) -> Result<Vec<String>> {
+    for entry in Archive::new(std::io::BufReader::new(file)).entries()? {
+        let entry = entry?;
+        if entry.path()?.as_ref() == Path::new("manifest.json") {
+            let manifest: Value = serde_json::from_reader(entry)?;
+            let tags = |image: &Value| image.get("RepoTags").and_then(Value::as_array).cloned();
+            let all = manifest.as_array().into_iter().flatten().flat_map(tags).flatten();
+            return Ok(all.filter_map(|tag| tag.as_str().map(str::to_owned)).collect());
+        }
+    }
+    bail!("it has no manifest.json")
+}
+
 fn append<W: Write>(tar: &mut Builder<W>, name: &str, content: &[u8]) -> Result<()> {
     let mut header = header(EntryType::Regular, 0o644, u64::try_from(content.len())?);
     Ok(tar.append_data(&mut header, name, content)?)
@@ -160,7 +194,7 @@ fn architecture() -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Image, Layer};
+    use super::{Image, Layer, names};
 
     #[test]
     fn the_same_content_gives_the_same_bytes() {
@@ -180,5 +214,26 @@ mod tests {
         let (first, second) = (folder.path().join("1.tar"), folder.path().join("2.tar"));
         assert_eq!(image().write(&first).unwrap(), image().write(&second).unwrap());
         assert_eq!(std::fs::read(first).unwrap(), std::fs::read(second).unwrap());
+    }
+
+    #[test]
+    fn an_archive_tells_its_names_and_what_is_none_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.tar");
+        let image = |tag: &str| Image {
+            tag: tag.into(),
+            user: "1:1".into(),
+            entrypoint: vec![],
+            layers: vec![Layer::default()],
+        };
+        image("example/test:1").write(&path).unwrap();
+        assert_eq!(names(&path).unwrap(), ["example/test:1"]);
+        let other = folder.path().join("other");
+        assert!(format!("{:#}", names(&other).unwrap_err()).contains("opening"));
+        for content in [&b""[..], b"no archive at all"] {
+            std::fs::write(&other, content).unwrap();
+            let error = names(&other).unwrap_err().to_string();
+            assert!(error.contains("is no image archive"), "{error}");
+        }
     }
 }
