@@ -64,8 +64,9 @@ impl Filling {
 fn server_below(temporary: &Path) -> Result<Pid> {
     let folder = folders(temporary)?.pop().context("no folder yet")?;
     let text = std::fs::read_to_string(folder.join("data/postmaster.pid"))?;
-    let id = text.lines().next().context("postmaster.pid is empty")?.trim().parse()?;
-    Pid::from_raw(id).context("no process id")
+    let id: i32 = text.lines().next().context("postmaster.pid is empty")?.trim().parse()?;
+    // below zero while initdb is at work
+    Pid::from_raw(id.max(0)).context("no server yet")
 }
 
 fn folders(below: &Path) -> Result<Vec<PathBuf>> {

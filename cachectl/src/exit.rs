@@ -34,7 +34,9 @@ impl Exit {
 fn of_cause(cause: &(dyn std::error::Error + 'static)) -> Option<Exit> {
     if let Some(error) = cause.downcast_ref::<ClientError>() {
         return Some(match error {
-            ClientError::Unreachable { .. } | ClientError::Interrupted { .. } => Exit::Unreachable,
+            ClientError::Unreachable { .. }
+            | ClientError::Unsent { .. }
+            | ClientError::Interrupted { .. } => Exit::Unreachable,
             ClientError::Refused(refusal) if refused_for_good(refusal.reason) => Exit::Refused,
             _ => Exit::Failed,
         });

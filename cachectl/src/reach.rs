@@ -74,6 +74,8 @@ impl Reach {
 
 fn options(tls: Option<TlsIdentity>, routing: Routing) -> Options {
     Options {
+        // few calls, one after the other
+        connections_per_node: 1,
         tls,
         routing,
         connect_timeout: CONNECT_TIMEOUT,

@@ -176,7 +176,7 @@ fn logical_miss(error: &ClientError) -> bool {
 
 fn class(error: &ClientError) -> String {
     match error {
-        ClientError::Unreachable { .. } => "unreachable".to_owned(),
+        ClientError::Unreachable { .. } | ClientError::Unsent { .. } => "unreachable".to_owned(),
         ClientError::Interrupted { .. } => "interrupted".to_owned(),
         other => other.reason().map_or("client", Reason::as_str).to_owned(),
     }

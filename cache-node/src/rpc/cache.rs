@@ -70,9 +70,8 @@ impl Cache for CacheService {
         request: Request<Streaming<v1::PipelineRequest>>,
     ) -> Result<Response<Self::PipelineStream>, Status> {
         authorize(&request, Act::Cache)?;
-        let answers = pipeline::run(self.clone(), request.into_inner());
-        let stop = self.stop.clone().cancelled_owned();
-        Ok(Response::new(answers.take_until(Box::pin(stop)).boxed()))
+        let answers = pipeline::run(self.clone(), request.into_inner(), &self.stop);
+        Ok(Response::new(answers.boxed()))
     }
 
     async fn wait_flushed(

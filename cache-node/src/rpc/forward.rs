@@ -13,7 +13,6 @@ use futures::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::{Request, Response, Status};
 
 /// How long a peer that could not be reached is taken to be away.
 const AWAY: Duration = Duration::from_secs(1);
@@ -43,8 +42,8 @@ impl Forwarder {
         mut request: v1::ReadRequest,
     ) -> Result<v1::ReadResponse, ClientError> {
         request.forwarded = true;
-        let call = |node: NodeChannel| async move { node.cache().read(request).await };
-        self.call(owner, READ_TIMEOUT, call).await
+        let call = |node: NodeChannel| async move { node.read(request, READ_TIMEOUT).await };
+        self.call(owner, call).await
     }
 
     pub async fn transact(
@@ -53,12 +52,8 @@ impl Forwarder {
         mut request: v1::TransactRequest,
     ) -> Result<v1::TransactResponse, ClientError> {
         request.forwarded = true;
-        let call = |node: NodeChannel| async move {
-            let mut request = Request::new(request);
-            request.set_timeout(WRITE_TIMEOUT);
-            node.cache().transact(request).await
-        };
-        self.call(owner, WRITE_TIMEOUT + Duration::from_secs(1), call).await
+        let call = |node: NodeChannel| async move { node.transact(request, WRITE_TIMEOUT).await };
+        self.call(owner, call).await
     }
 
     /// Asks these nodes at once; the one whose journal it is answers. The error is the last one.
@@ -71,8 +66,7 @@ impl Forwarder {
         let timeout = Duration::from_millis(request.timeout_ms) + WAIT_MARGIN;
         let ask = |owner| {
             let request = request.clone();
-            let call = |node: NodeChannel| async move { node.cache().wait_flushed(request).await };
-            self.call(owner, timeout, call)
+            self.call(owner, move |node| async move { node.wait_flushed(request, timeout).await })
         };
         let mut asked: FuturesUnordered<_> = nodes.iter().map(ask).collect();
         let mut last = None;
@@ -92,21 +86,13 @@ impl Forwarder {
     async fn call<T, F>(
         &self,
         owner: &NodeEntry,
-        timeout: Duration,
         call: impl FnOnce(NodeChannel) -> F,
     ) -> Result<T, ClientError>
     where
-        F: Future<Output = Result<Response<T>, Status>>,
+        F: Future<Output = Result<T, ClientError>>,
     {
         let channel = self.peers.channels().node(&Endpoint::new(owner.address.as_str()));
-        let answer = match tokio::time::timeout(timeout, call(channel)).await {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(ClientError::from_status(&owner.name, status)),
-            Err(_) => Err(ClientError::Interrupted {
-                node: owner.name.clone(),
-                message: format!("no answer within {timeout:?}"),
-            }),
-        };
+        let answer = call(channel).await;
         // only a failed connect tells that nobody is there; a late answer may come from an owner
         // that goes on acknowledging writes, which must not be read past
         match &answer {

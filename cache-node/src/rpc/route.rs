@@ -231,7 +231,7 @@ impl Route {
             return Forwarded::Again(error);
         }
         match &error {
-            ClientError::Unreachable { .. } => Forwarded::Again(error),
+            ClientError::Unreachable { .. } | ClientError::Unsent { .. } => Forwarded::Again(error),
             ClientError::Interrupted { .. } if !write => Forwarded::Again(error),
             _ => Forwarded::Failed(errors::from_peer(&error)),
         }

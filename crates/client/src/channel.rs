@@ -1,18 +1,26 @@
 //! Connections to nodes, kept and shared by address.
 //!
-//! Owns one [`NodeChannel`] per endpoint. A channel connects at its first use and again after a
-//! failure, with the TLS material of that moment.
+//! Owns one [`NodeChannel`] per endpoint, and the stream on each of its connections. A channel
+//! connects at its first use and again after a failure, with the TLS material of that moment.
 
-use crate::options::{Endpoint, Options};
+use crate::error::ClientError;
+use crate::options::{Calls, Endpoint, Options};
+use crate::pipeline::Pipeline;
 use crate::transport::{Dialer, TcpTransport, Transport};
+use arc_swap::ArcSwapOption;
+use cachetier_proto::v1;
 use cachetier_proto::v1::admin_client::AdminClient;
 use cachetier_proto::v1::cache_client::CacheClient;
 use cachetier_proto::v1::peer_client::PeerClient;
+use cachetier_proto::v1::pipeline_request::Call;
+use cachetier_proto::v1::pipeline_response::Result as Outcome;
 use dashmap::DashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
+use tokio::sync::{Mutex, OwnedSemaphorePermit};
 use tonic::transport::{Channel, Endpoint as Target};
+use tonic::{Request, Response, Status};
 
 /// Largest message accepted, bytes: a whole instance with its rows, or a slice of a load.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
@@ -31,12 +39,32 @@ struct Inner {
     nodes: DashMap<Endpoint, NodeChannel>,
 }
 
-/// Connections to one node.
+/// Connections to one node; clones share them.
 #[derive(Clone)]
 pub struct NodeChannel {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
     endpoint: Endpoint,
-    connections: Arc<[Channel]>,
-    next: Arc<AtomicUsize>,
+    calls: Calls,
+    connections: Vec<Connection>,
+    next: AtomicUsize,
+}
+
+/// One HTTP/2 connection and the stream on it.
+struct Connection {
+    channel: Channel,
+    /// Absent before the first call.
+    pipeline: ArcSwapOption<Pipeline>,
+    /// One caller opens a stream, the others wait for it.
+    opening: Mutex<()>,
+}
+
+/// A stream, and room for one call on it.
+struct Way {
+    pipeline: Arc<Pipeline>,
+    room: OwnedSemaphorePermit,
 }
 
 impl Channels {
@@ -74,14 +102,20 @@ impl Channels {
             tls: options.tls.clone(),
             timeout: options.connect_timeout,
         };
-        let connections =
-            (0..options.connections_per_node.max(1)).map(|_| connection(&dialer)).collect();
-        NodeChannel { endpoint: endpoint.clone(), connections, next: Arc::default() }
+        let connection = || Connection {
+            channel: channel(&dialer),
+            pipeline: ArcSwapOption::empty(),
+            opening: Mutex::new(()),
+        };
+        let connections = (0..options.connections_per_node.max(1)).map(|_| connection()).collect();
+        let (endpoint, calls) = (endpoint.clone(), options.calls);
+        let shared = Shared { endpoint, calls, connections, next: AtomicUsize::new(0) };
+        NodeChannel { shared: Arc::new(shared) }
     }
 }
 
 /// The target's URI only fills the `:authority` header; the dialer knows the real address.
-fn connection(dialer: &Dialer) -> Channel {
+fn channel(dialer: &Dialer) -> Channel {
     let target = Target::from_static("http://cache-node")
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -97,32 +131,141 @@ fn connection(dialer: &Dialer) -> Channel {
 
 impl NodeChannel {
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.shared.endpoint
     }
 
-    fn next(&self) -> Channel {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        let chosen = self.connections.get(turn % self.connections.len().max(1));
-        // `connections` is never empty; a fresh lazy channel is harmless if it ever were.
-        chosen.cloned().unwrap_or_else(|| Target::from_static("http://cache-node").connect_lazy())
+    fn next(&self) -> Option<&Connection> {
+        let turn = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        self.shared.connections.get(turn % self.shared.connections.len().max(1))
+    }
+
+    fn channel(&self) -> Channel {
+        // there is one at least; a fresh lazy channel is harmless if there ever were none
+        let unused = || Target::from_static("http://cache-node").connect_lazy();
+        self.next().map_or_else(unused, |connection| connection.channel.clone())
+    }
+
+    /// One read, answered within `timeout`.
+    pub async fn read(
+        &self,
+        request: v1::ReadRequest,
+        timeout: Duration,
+    ) -> Result<v1::ReadResponse, ClientError> {
+        let Some(way) = self.pipeline(timeout).await? else {
+            let mut cache = self.cache();
+            return self.unary(cache.read(timed(request, timeout)), timeout).await;
+        };
+        match way.pipeline.call(way.room, Call::Read(request), timeout).await? {
+            Outcome::Read(answer) => Ok(answer),
+            _ => Err(self.another_kind()),
+        }
+    }
+
+    /// One transaction, answered within `timeout`.
+    pub async fn transact(
+        &self,
+        request: v1::TransactRequest,
+        timeout: Duration,
+    ) -> Result<v1::TransactResponse, ClientError> {
+        let Some(way) = self.pipeline(timeout).await? else {
+            let mut cache = self.cache();
+            return self.unary(cache.transact(timed(request, timeout)), timeout).await;
+        };
+        match way.pipeline.call(way.room, Call::Transact(request), timeout).await? {
+            Outcome::Transact(answer) => Ok(answer),
+            _ => Err(self.another_kind()),
+        }
+    }
+
+    /// Waits at the node until a position has reached the backend, no longer than `timeout`.
+    pub async fn wait_flushed(
+        &self,
+        request: v1::WaitFlushedRequest,
+        timeout: Duration,
+    ) -> Result<v1::WaitFlushedResponse, ClientError> {
+        let mut cache = self.cache();
+        self.unary(cache.wait_flushed(timed(request, timeout)), timeout).await
+    }
+
+    async fn unary<T>(
+        &self,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+        timeout: Duration,
+    ) -> Result<T, ClientError> {
+        let status = match tokio::time::timeout(timeout, call).await {
+            Ok(Ok(answer)) => return Ok(answer.into_inner()),
+            Ok(Err(status)) => status,
+            Err(_) => Status::deadline_exceeded(format!("no answer within {timeout:?}")),
+        };
+        Err(ClientError::from_status(&self.endpoint().address, status))
+    }
+
+    /// The stream of one connection with room for a call. None where calls go by themselves: when
+    /// so many wait for something slow that the stream has no room, the others must not wait too.
+    async fn pipeline(&self, timeout: Duration) -> Result<Option<Way>, ClientError> {
+        if self.shared.calls == Calls::Unary {
+            return Ok(None);
+        }
+        let Some(connection) = self.next() else { return Ok(None) };
+        let open = connection.pipeline.load_full().filter(|open| open.is_open());
+        let pipeline = match open {
+            Some(open) => open,
+            None => match tokio::time::timeout(timeout, self.open_pipeline(connection)).await {
+                Ok(opened) => opened?,
+                Err(_) => {
+                    let node = self.endpoint().address.clone();
+                    let message = format!("no stream within {timeout:?}");
+                    return Err(ClientError::Unsent { node, message });
+                }
+            },
+        };
+        let room = pipeline.room();
+        Ok(room.map(|room| Way { pipeline, room }))
+    }
+
+    async fn open_pipeline(&self, connection: &Connection) -> Result<Arc<Pipeline>, ClientError> {
+        let _turn = connection.opening.lock().await;
+        if let Some(open) = connection.pipeline.load_full().filter(|open| open.is_open()) {
+            return Ok(open);
+        }
+        let mut cache = self.cache_on(connection.channel.clone());
+        let opened = Arc::new(Pipeline::open(&self.endpoint().address, &mut cache).await?);
+        connection.pipeline.store(Some(opened.clone()));
+        Ok(opened)
+    }
+
+    fn another_kind(&self) -> ClientError {
+        let message = "the answer is of another kind than the call".to_owned();
+        ClientError::Protocol { node: self.endpoint().address.clone(), message }
     }
 
     /// The raw `Cache` service, one connection of the node's.
     pub fn cache(&self) -> CacheClient<Channel> {
-        CacheClient::new(self.next())
+        self.cache_on(self.channel())
+    }
+
+    fn cache_on(&self, channel: Channel) -> CacheClient<Channel> {
+        CacheClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// The raw `Admin` service.
     pub fn admin(&self) -> AdminClient<Channel> {
-        AdminClient::new(self.next())
+        AdminClient::new(self.channel())
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
     /// The raw `Peer` service.
     pub fn peer(&self) -> PeerClient<Channel> {
-        PeerClient::new(self.next()).max_decoding_message_size(MAX_MESSAGE_BYTES)
+        PeerClient::new(self.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES)
     }
+}
+
+/// A request that tells the server how long this side waits.
+pub(crate) fn timed<T>(message: T, timeout: Duration) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(timeout);
+    request
 }

@@ -15,7 +15,6 @@ use crate::convert::{
 use crate::error::{ClientError, Reason};
 use crate::options::{Endpoint, Options};
 use crate::peer::PeerClient;
-use crate::pipeline::Pipeline;
 use crate::request::{Key, Position, Read, ReadAnswer, Transact, TransactAnswer};
 use crate::retry::{Kind, pause};
 use crate::routing::Router;
@@ -27,7 +26,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
-use tonic::{Request, Status};
+
+/// Given to a node to answer that the time has run out.
+const ANSWER_MARGIN: Duration = Duration::from_secs(5);
 
 /// A connected client; clones share everything.
 #[derive(Clone)]
@@ -97,12 +98,6 @@ impl Client {
         PeerClient::new(self.inner.channels.node(endpoint))
     }
 
-    /// A stream of many calls in flight to one node, which forwards what is not its own.
-    pub async fn pipeline(&self, endpoint: &Endpoint) -> Result<Pipeline, ClientError> {
-        let node = self.inner.channels.node(endpoint);
-        Pipeline::open(&node, self.inner.schema.clone()).await
-    }
-
     /// The nodes of the topology, or the addresses given at connect while none is known.
     pub fn nodes(&self) -> Vec<Endpoint> {
         self.inner.router.all()
@@ -112,10 +107,10 @@ impl Client {
         let wire = read_to_wire(read);
         let timeout = self.inner.channels.options().read_timeout;
         let call = |node: NodeChannel| {
-            let request = timed(wire.clone(), timeout);
-            async move { node.cache().read(request).await }
+            let wire = wire.clone();
+            async move { node.read(wire, timeout).await }
         };
-        let (answer, _) = self.retried(Kind::Read, timeout, self.slot_of(&read.key), call).await?;
+        let answer = self.retried(Kind::Read, self.slot_of(&read.key), call).await?;
         Ok(read_answer_from_wire(self.schema(), &read.tables, answer)?)
     }
 
@@ -123,11 +118,10 @@ impl Client {
         let wire = transact_to_wire(transact);
         let timeout = self.inner.channels.options().write_timeout;
         let call = |node: NodeChannel| {
-            let request = timed(wire.clone(), timeout);
-            async move { node.cache().transact(request).await }
+            let wire = wire.clone();
+            async move { node.transact(wire, timeout).await }
         };
-        let slot = self.slot_of(&transact.key);
-        let (answer, _) = self.retried(Kind::Write, timeout, slot, call).await?;
+        let answer = self.retried(Kind::Write, self.slot_of(&transact.key), call).await?;
         Ok(transact_answer_from_wire(answer))
     }
 
@@ -149,11 +143,10 @@ impl Client {
         };
         let mut last = ClientError::NoNodes;
         for endpoint in self.inner.router.all() {
-            let mut cache = self.inner.channels.node(&endpoint).cache();
-            let request = timed(wire.clone(), timeout + Duration::from_secs(5));
-            match cache.wait_flushed(request).await {
-                Ok(answer) => return Ok(answer.into_inner().flushed),
-                Err(status) => last = ClientError::from_status(&endpoint.address, status),
+            let node = self.inner.channels.node(&endpoint);
+            match node.wait_flushed(wire.clone(), timeout + ANSWER_MARGIN).await {
+                Ok(answer) => return Ok(answer.flushed),
+                Err(error) => last = error,
             }
             if last.reason() == Some(Reason::BackendRefused) {
                 // the journal's owner was found, and this is its answer
@@ -174,25 +167,21 @@ impl Client {
     async fn retried<T, F, C>(
         &self,
         kind: Kind,
-        timeout: Duration,
         slot: Option<SlotId>,
         call: C,
-    ) -> Result<(T, Endpoint), ClientError>
+    ) -> Result<T, ClientError>
     where
         C: Fn(NodeChannel) -> F,
-        F: Future<Output = Result<tonic::Response<T>, Status>>,
+        F: Future<Output = Result<T, ClientError>>,
     {
         let deadline = Instant::now() + self.inner.channels.options().retry_for;
         let mut failed: Option<Endpoint> = None;
         for attempt in 0.. {
             let node = self.choose(slot, failed.as_ref()).ok_or(ClientError::NoNodes)?;
-            let answered = tokio::time::timeout(timeout, call(self.inner.channels.node(&node)));
-            let status = match answered.await {
-                Ok(Ok(answer)) => return Ok((answer.into_inner(), node)),
-                Ok(Err(status)) => status,
-                Err(_) => Status::deadline_exceeded(format!("no answer within {timeout:?}")),
+            let error = match call(self.inner.channels.node(&node)).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
             };
-            let error = ClientError::from_status(&node.address, status);
             let learned = self.learn(&error);
             let Some(pause) = pause(kind, attempt, &error) else { return Err(error) };
             if Instant::now() + pause >= deadline {
@@ -224,11 +213,4 @@ impl Client {
             _ => false,
         }
     }
-}
-
-/// A request that tells the server how long this side waits.
-fn timed<T>(message: T, timeout: Duration) -> Request<T> {
-    let mut request = Request::new(message);
-    request.set_timeout(timeout);
-    request
 }

@@ -4,7 +4,7 @@
 
 use crate::convert::ConvertError;
 use crate::tls::TlsError;
-use cachetier_proto::v1::ErrorDetail;
+use cachetier_proto::v1::{ErrorDetail, PipelineError};
 use prost::Message;
 use std::time::Duration;
 use tonic::{Code, ConnectError, Status};
@@ -122,6 +122,9 @@ pub enum ClientError {
     /// Nothing was sent, so nothing happened.
     #[error("cannot reach {node}: {message}")]
     Unreachable { node: String, message: String },
+    /// The node is there and took nothing of this request, so nothing happened.
+    #[error("nothing was sent to {node}: {message}")]
+    Unsent { node: String, message: String },
     /// The connection broke or the time ran out with the request under way.
     #[error("no answer from {node}: {message}")]
     Interrupted { node: String, message: String },
@@ -157,6 +160,18 @@ impl ClientError {
             code: status.code(),
             reason: Reason::parse(&detail.reason),
             message: status.message().to_owned(),
+            detail,
+        }))
+    }
+
+    /// A refusal that came on a pipeline.
+    pub(crate) fn from_pipeline(node: &str, error: PipelineError) -> Self {
+        let detail = error.detail.unwrap_or_default();
+        Self::Refused(Box::new(Refusal {
+            node: node.to_owned(),
+            code: Code::from_i32(error.code.try_into().unwrap_or(Code::Unknown as i32)),
+            reason: Reason::parse(&detail.reason),
+            message: error.message,
             detail,
         }))
     }
@@ -201,7 +216,7 @@ fn is_connect_failure(status: &Status) -> bool {
     sources(status).any(|e| e.is::<ConnectError>())
 }
 
-fn deepest(status: &Status) -> String {
+pub(crate) fn deepest(status: &Status) -> String {
     let parts: Vec<String> = sources(status).skip(1).map(ToString::to_string).collect();
     match parts.last() {
         Some(last) if parts.len() > 1 => {

@@ -13,7 +13,7 @@ pub mod convert;
 pub mod error;
 pub mod options;
 pub mod peer;
-pub mod pipeline;
+mod pipeline;
 pub mod request;
 mod retry;
 mod routing;
@@ -24,9 +24,8 @@ pub use admin::AdminClient;
 pub use channel::{Channels, NodeChannel};
 pub use client::Client;
 pub use error::{ClientError, ERROR_DETAIL_TRAILER, Reason, Refusal};
-pub use options::{Endpoint, Options, Routing};
+pub use options::{Calls, Endpoint, Options, Routing};
 pub use peer::PeerClient;
-pub use pipeline::Pipeline;
 pub use request::{
     Answer, Condition, Delete, Guard, Insert, Key, Operation, Position, Read, ReadAnswer, Source,
     TableRead, TableRows, Transact, TransactAnswer, Update,

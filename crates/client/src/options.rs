@@ -57,13 +57,24 @@ pub enum Routing {
     Seeds,
 }
 
+/// How reads and transactions travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Calls {
+    /// Many in flight on one stream per connection: a fraction of the work per call at both ends.
+    #[default]
+    Pipelined,
+    /// A gRPC call each, which proxies can spread and meter.
+    Unary,
+}
+
 /// Settings of a client; the defaults suit applications next to the nodes.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Absent: plain text.
     pub tls: Option<TlsIdentity>,
     pub routing: Routing,
-    /// HTTP/2 connections per node; requests go round robin.
+    pub calls: Calls,
+    /// HTTP/2 connections per node; a node serves each on one of its cores. Calls go round robin.
     pub connections_per_node: usize,
     pub connect_timeout: Duration,
     /// One attempt of a read.
@@ -79,7 +90,8 @@ impl Default for Options {
         Self {
             tls: None,
             routing: Routing::Owner,
-            connections_per_node: 1,
+            calls: Calls::Pipelined,
+            connections_per_node: 4,
             connect_timeout: Duration::from_secs(2),
             read_timeout: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),

@@ -1,40 +1,31 @@
-//! Many calls in flight on one stream to one node: the throughput path.
+//! Many calls in flight on one stream to one node: how reads and transactions travel.
 //!
 //! Owns the table of calls that wait for their answer. Nothing is repeated here: when the stream
-//! breaks, every open call ends as interrupted and the caller decides.
+//! ends, every open call ends with what its end proves, and the caller decides.
 
-use crate::channel::NodeChannel;
-use crate::convert::{
-    read_answer_from_wire, read_to_wire, transact_answer_from_wire, transact_to_wire,
-};
-use crate::error::{ClientError, Reason, Refusal};
-use crate::request::{Read, ReadAnswer, Transact, TransactAnswer};
-use cachetier_model::GroupSchema;
+use crate::error::ClientError;
 use cachetier_proto::v1;
+use cachetier_proto::v1::cache_client::CacheClient;
 use cachetier_proto::v1::pipeline_request::Call;
 use cachetier_proto::v1::pipeline_response::Result as Outcome;
 use dashmap::DashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::{Code, Streaming};
+use tonic::Streaming;
+use tonic::transport::Channel;
 
-/// Calls in flight on one stream; further ones wait.
+/// Calls in flight on one stream: what a node reads ahead of its answers.
 const IN_FLIGHT_MAX: usize = 512;
 
-/// A stream to one node; clones share it. Ends with the last clone.
-#[derive(Clone)]
-pub struct Pipeline {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    schema: Arc<GroupSchema>,
+/// A stream to one node; ends with the value.
+pub(crate) struct Pipeline {
     node: String,
     outgoing: mpsc::Sender<v1::PipelineRequest>,
-    room: Semaphore,
+    room: Arc<Semaphore>,
     next: AtomicU64,
     waiting: Arc<Waiting>,
     _reader: DropGuard,
@@ -42,95 +33,99 @@ struct Shared {
 
 #[derive(Default)]
 struct Waiting {
-    calls: DashMap<u64, oneshot::Sender<Outcome>>,
+    calls: DashMap<u64, Waiter>,
     /// Set before the last sweep of `calls`, checked after an insertion.
-    closed: AtomicBool,
+    end: OnceLock<End>,
+}
+
+/// A call under way. It keeps its room until the node has answered, also when its caller has given
+/// up: the node works on it until then.
+struct Waiter {
+    answered: oneshot::Sender<Outcome>,
+    _room: OwnedSemaphorePermit,
+}
+
+/// How a stream ended.
+enum End {
+    /// The node answered all that it had read, and said so.
+    Closed,
+    Broken(String),
 }
 
 impl Pipeline {
     /// Opens the stream.
-    pub async fn open(node: &NodeChannel, schema: Arc<GroupSchema>) -> Result<Self, ClientError> {
-        let address = node.endpoint().address.clone();
+    pub async fn open(node: &str, cache: &mut CacheClient<Channel>) -> Result<Self, ClientError> {
         let (outgoing, requests) = mpsc::channel(IN_FLIGHT_MAX);
-        let answers = node.cache().pipeline(ReceiverStream::new(requests)).await;
-        let answers = answers.map_err(|s| ClientError::from_status(&address, s))?.into_inner();
+        let answers = cache.pipeline(ReceiverStream::new(requests)).await;
+        let answers = answers.map_err(|s| ClientError::from_status(node, s))?.into_inner();
         let waiting = Arc::new(Waiting::default());
         let token = CancellationToken::new();
         tokio::spawn(receive(answers, waiting.clone(), token.clone()));
-        let shared = Shared {
-            schema,
-            node: address,
+        Ok(Self {
+            node: node.to_owned(),
             outgoing,
-            room: Semaphore::new(IN_FLIGHT_MAX),
+            room: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             next: AtomicU64::new(1),
             waiting,
             _reader: token.drop_guard(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        })
     }
 
-    pub async fn read(&self, read: &Read) -> Result<ReadAnswer, ClientError> {
-        match self.call(Call::Read(read_to_wire(read))).await? {
-            Outcome::Read(answer) => {
-                Ok(read_answer_from_wire(&self.shared.schema, &read.tables, answer)?)
-            }
-            other => Err(self.unexpected(other)),
-        }
+    /// False once it has ended.
+    pub fn is_open(&self) -> bool {
+        self.waiting.end.get().is_none()
     }
 
-    pub async fn transact(&self, transact: &Transact) -> Result<TransactAnswer, ClientError> {
-        match self.call(Call::Transact(transact_to_wire(transact))).await? {
-            Outcome::Transact(answer) => Ok(transact_answer_from_wire(answer)),
-            other => Err(self.unexpected(other)),
-        }
+    /// Room for one call, unless as many as there may be are under way.
+    pub fn room(&self) -> Option<OwnedSemaphorePermit> {
+        self.room.clone().try_acquire_owned().ok()
     }
 
-    async fn call(&self, call: Call) -> Result<Outcome, ClientError> {
-        let shared = &self.shared;
-        let _room = shared.room.acquire().await.map_err(|_| self.interrupted())?;
-        let id = shared.next.fetch_add(1, Ordering::Relaxed);
+    /// One call, answered within `timeout`; a refusal is an error.
+    pub async fn call(
+        &self,
+        room: OwnedSemaphorePermit,
+        call: Call,
+        timeout: Duration,
+    ) -> Result<Outcome, ClientError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (answered, answer) = oneshot::channel();
-        shared.waiting.calls.insert(id, answered);
-        // forgets the call when this future is dropped
-        let _forget = Forget { waiting: &shared.waiting, id };
-        let request = v1::PipelineRequest { id, call: Some(call) };
-        let sent = shared.outgoing.send(request).await;
-        if sent.is_err() || shared.waiting.closed.load(Ordering::SeqCst) {
-            return Err(self.interrupted());
+        self.waiting.calls.insert(id, Waiter { answered, _room: room });
+        if !self.is_open() {
+            self.waiting.calls.remove(&id);
+            return Err(self.unsent());
         }
-        answer.await.map_err(|_| self.interrupted())
+        let timeout_ms = timeout.as_millis().try_into().unwrap_or(u32::MAX);
+        let request = v1::PipelineRequest { id, call: Some(call), timeout_ms };
+        // its bound is that of the calls under way, so that there is room
+        if self.outgoing.try_send(request).is_err() {
+            self.waiting.calls.remove(&id);
+            return Err(self.unsent());
+        }
+        match tokio::time::timeout(timeout, answer).await {
+            Ok(Ok(Outcome::Error(error))) => Err(ClientError::from_pipeline(&self.node, error)),
+            Ok(Ok(outcome)) => Ok(outcome),
+            Ok(Err(_)) => Err(self.unanswered()),
+            Err(_) => Err(self.interrupted(format!("no answer within {timeout:?}"))),
+        }
     }
 
-    fn unexpected(&self, outcome: Outcome) -> ClientError {
-        let node = self.shared.node.clone();
-        let Outcome::Error(error) = outcome else {
-            let message = "the answer is of another kind than the call".to_owned();
-            return ClientError::Protocol { node, message };
-        };
-        let detail = error.detail.unwrap_or_default();
-        ClientError::Refused(Box::new(Refusal {
-            node,
-            code: Code::from_i32(error.code.try_into().unwrap_or(Code::Unknown as i32)),
-            reason: Reason::parse(&detail.reason),
-            message: error.message,
-            detail,
-        }))
+    /// What the end of the stream proves about a call that was sent and has no answer.
+    fn unanswered(&self) -> ClientError {
+        match self.waiting.end.get() {
+            Some(End::Closed) => self.unsent(),
+            Some(End::Broken(why)) => self.interrupted(why.clone()),
+            None => self.interrupted("the stream ended".to_owned()),
+        }
     }
 
-    fn interrupted(&self) -> ClientError {
-        let message = "the stream ended".to_owned();
-        ClientError::Interrupted { node: self.shared.node.clone(), message }
+    fn unsent(&self) -> ClientError {
+        let message = "it closed the stream".to_owned();
+        ClientError::Unsent { node: self.node.clone(), message }
     }
-}
 
-struct Forget<'a> {
-    waiting: &'a Waiting,
-    id: u64,
-}
-
-impl Drop for Forget<'_> {
-    fn drop(&mut self) {
-        self.waiting.calls.remove(&self.id);
+    fn interrupted(&self, message: String) -> ClientError {
+        ClientError::Interrupted { node: self.node.clone(), message }
     }
 }
 
@@ -140,17 +135,29 @@ async fn receive(
     waiting: Arc<Waiting>,
     stop: CancellationToken,
 ) {
-    loop {
+    let end = loop {
         let message = tokio::select! {
-            () = stop.cancelled() => break,
+            () = stop.cancelled() => break End::Broken("the client was dropped".to_owned()),
             message = answers.message() => message,
         };
-        let Ok(Some(v1::PipelineResponse { id, result: Some(outcome) })) = message else { break };
-        if let Some((_, answered)) = waiting.calls.remove(&id) {
-            // The caller may have gone.
-            let _ = answered.send(outcome);
+        let v1::PipelineResponse { id, result } = match message {
+            Ok(Some(response)) => response,
+            Ok(None) => break End::Broken("the stream ended".to_owned()),
+            Err(status) => break End::Broken(crate::error::deepest(&status)),
+        };
+        match result {
+            Some(Outcome::Closing(_)) => break End::Closed,
+            Some(outcome) => {
+                if let Some((_, waiter)) = waiting.calls.remove(&id) {
+                    // The caller may have gone.
+                    let _ = waiter.answered.send(outcome);
+                }
+            }
+            // an answer of a later version: its caller is told at the end
+            None => break End::Broken("an answer of an unknown kind".to_owned()),
         }
-    }
-    waiting.closed.store(true, Ordering::SeqCst);
+    };
+    // nobody else sets it
+    let _ = waiting.end.set(end);
     waiting.calls.clear();
 }

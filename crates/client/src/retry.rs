@@ -17,7 +17,7 @@ pub(crate) enum Kind {
 /// The pause before the next attempt, or `None` when the error goes to the caller.
 pub(crate) fn pause(kind: Kind, attempt: u32, error: &ClientError) -> Option<Duration> {
     let again = match error {
-        ClientError::Unreachable { .. } => true,
+        ClientError::Unreachable { .. } | ClientError::Unsent { .. } => true,
         ClientError::Interrupted { .. } => kind == Kind::Read,
         ClientError::Refused(refusal) => match refusal.reason {
             reason if reason.retry_is_safe() => true,
@@ -60,6 +60,8 @@ mod tests {
         let lost = ClientError::Interrupted { node: "n".into(), message: String::new() };
         assert_eq!(pause(Kind::Write, 0, &lost), None);
         assert!(pause(Kind::Read, 0, &lost).is_some());
+        let unsent = ClientError::Unsent { node: "n".into(), message: String::new() };
+        assert!(pause(Kind::Write, 0, &unsent).is_some());
         assert!(pause(Kind::Write, 0, &refused(Reason::SlotMoving)).is_some());
         assert_eq!(pause(Kind::Write, 0, &refused(Reason::InDoubt)), None);
         assert_eq!(pause(Kind::Write, 3, &refused(Reason::BacklogFull)), None);

@@ -56,6 +56,8 @@ impl GroupConnections {
             ca: identity.ca.clone().into_bytes(),
         };
         let options = Options {
+            // few calls, one after the other
+            connections_per_node: 1,
             tls: Some(TlsIdentity::Pem(Arc::new(pem))),
             connect_timeout: CONNECT_TIMEOUT,
             ..Options::default()

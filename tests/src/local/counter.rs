@@ -141,7 +141,7 @@ async fn step(client: &Client, entry: &mut Counted, acknowledged: &AtomicU64) ->
 fn tolerable(error: &ClientError) -> bool {
     use cachetier_client::Reason as R;
     error.in_doubt()
-        || matches!(error, ClientError::Unreachable { .. })
+        || matches!(error, ClientError::Unreachable { .. } | ClientError::Unsent { .. })
         || error.reason().is_some_and(|r| {
             r.retry_is_safe()
                 || matches!(

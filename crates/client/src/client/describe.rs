@@ -1,6 +1,6 @@
 //! The first question of a client: which tables does this group have?
 
-use crate::channel::Channels;
+use crate::channel::{Channels, timed};
 use crate::error::{ClientError, Reason};
 use crate::options::Endpoint;
 use cachetier_model::GroupSchema;
@@ -42,7 +42,7 @@ pub(super) async fn first_answer(
 }
 
 async fn ask(channels: &Channels, seed: &Endpoint) -> Result<Described, ClientError> {
-    let request = super::timed(DescribeRequest {}, channels.options().read_timeout);
+    let request = timed(DescribeRequest {}, channels.options().read_timeout);
     let answer = channels.node(seed).cache().describe(request).await;
     let answer = answer.map_err(|s| ClientError::from_status(&seed.address, s))?.into_inner();
     let schema = serde_json::from_slice(&answer.schema).map_err(|e| ClientError::Protocol {
