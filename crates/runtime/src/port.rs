@@ -32,7 +32,8 @@ impl Port {
     pub async fn take(address: &str) -> Result<Self, PortError> {
         let form = || PortError::Form { address: address.to_owned() };
         let (host, port) = address.rsplit_once(':').ok_or_else(form)?;
-        if host.is_empty() || port.parse::<u16>().is_err() {
+        let bare_v6 = host.contains(':') && !host.starts_with('[');
+        if host.is_empty() || bare_v6 || port.parse::<u16>().is_err() {
             return Err(form());
         }
         let name = |source| PortError::Name { address: address.to_owned(), source };
