@@ -3,9 +3,10 @@
 use super::launch::succeeded;
 use super::{Certificates, Folder, Launch, Pinning, Postgres, cpu, eventually, ports};
 use crate::population::tables::TABLES;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -83,12 +84,22 @@ impl Node {
 
     async fn serving(&self) -> Result<()> {
         eventually("the node to serve every slot", PATIENCE, || async {
+            if self.has_ended()? {
+                return Ok(Some(Err(anyhow!("the node's program ended"))));
+            }
             let status = self.status().await?;
             let all = u32::from(cachetier_model::SLOT_COUNT);
             ensure!(status.slots_serving == all, "{:?}", status.problems);
-            Ok(Some(()))
+            Ok(Some(Ok(())))
         })
-        .await
+        .await?
+    }
+
+    /// Whether the process is gone; it stays to be waited for.
+    fn has_ended(&self) -> Result<bool> {
+        let id = Pid::from_raw(self.child.id().try_into()?).context("no process id")?;
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(id), look)?.is_some())
     }
 
     async fn load(&self) -> Result<()> {

@@ -29,6 +29,9 @@ use crate::shared::Shared;
 use crate::status::{Counters, Ended, Status};
 use crate::{open, report, start};
 
+/// Far above the sync of what was accepted, after which the journal is closed.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
+
 /// What a group is started with.
 pub struct GroupOptions {
     pub config: NodeConfig,
@@ -154,6 +157,7 @@ impl Group {
             tracing::error!(node = %shared.node.name, reason = in_full(&error),
                 "journal not closed in order");
         }
+        shared.closed.cancel();
         shared.end(Ended::Closed);
     }
 
@@ -222,10 +226,17 @@ impl Group {
         tokio::select! {
             biased;
             outcome = core.transact(call) => outcome,
-            () = self.inner.shared.shutdown.cancelled() => {
+            () = self.stopped() => {
                 Err(GroupError::InDoubt { reason: "this node stopped meanwhile".into() })
             }
         }
+    }
+
+    /// Returns once the journal is closed and with it every answer that a write waits for from
+    /// there; or some time after the shutdown, where nobody closes the group.
+    async fn stopped(&self) {
+        self.inner.shared.shutdown.cancelled().await;
+        let _ = tokio::time::timeout(CLOSE_MAX, self.inner.shared.closed.cancelled()).await;
     }
 
     /// True once the backend has the position for sure; false after `timeout`. A transaction that

@@ -116,6 +116,7 @@ pub(crate) async fn open(
         fenced: Default::default(),
         ended: watch::Sender::new(None),
         shutdown,
+        closed: CancellationToken::new(),
         tally: Tally::default(),
     });
     start::check_home(&shared).await?;

@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub fenced: Mutex<Option<Arc<str>>>,
     pub ended: watch::Sender<Option<Ended>>,
     pub shutdown: CancellationToken,
+    /// The journal is closed: what has no answer by now gets none.
+    pub closed: CancellationToken,
     pub tally: Tally,
 }
 

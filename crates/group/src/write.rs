@@ -359,6 +359,8 @@ fn from_append(error: AppendError) -> GroupError {
         AppendError::TooLarge { .. } => {
             GroupError::refused(RefusalReason::Value, "the instance is too large for the journal")
         }
+        // the group ends, in order: nothing of this happened
+        AppendError::Closed => GroupError::Draining,
         other => GroupError::Latched { reason: other.to_string().into() },
     }
 }

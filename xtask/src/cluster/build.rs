@@ -95,9 +95,10 @@ pub fn ensure() -> Result<Tools> {
     located()
 }
 
-/// As [`ensure`], for a control plane without nodes.
+/// As [`ensure`], for a control plane without nodes and who talks to it.
 pub fn ensure_control_plane() -> Result<Tools> {
-    MODULES.iter().filter(|module| module.name == "kube").try_for_each(build)?;
+    let needed = |module: &&Module| ["kube", "helm"].contains(&module.name);
+    MODULES.iter().filter(needed).try_for_each(build)?;
     located()
 }
 
