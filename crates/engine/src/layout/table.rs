@@ -163,6 +163,8 @@ fn read_head(section: &[u8]) -> (Head, usize) {
                 break;
             }
         }
+        // so many rows differ in their keys, by a bit each at least: more of them are no rows
+        head.rows = head.rows.min(section.len() * 8);
     }
     (head, at.min(section.len()))
 }
