@@ -99,7 +99,7 @@ impl Store {
         codec::encode_instance(&instance(id), &mut bytes);
         for flip in 0..=number % 3 {
             let at = (number * 7_919 + flip * 104_729) % bytes.len();
-            bytes[at] ^= 1 << ((number >> 3) + flip) % 8;
+            bytes[at] ^= 1 << (((number >> 3) + flip) % 8);
         }
         let Ok(instance) = codec::decode_instance(&bytes) else { return Ok(()) };
         ensure!(self.engine.forget(key), "nothing of it waits to be flushed");

@@ -1,5 +1,5 @@
-//! Whatever the bytes or the text, reading them is an answer or an error and never a panic, and what
-//! was read is written and read again the same.
+//! Whatever the bytes or the text, reading them is an answer or an error and never a panic, and
+//! what was read is written and read again the same.
 //!
 //! Seeds are fixed; `MODEL_CASES` asks for more of them than the second's worth run by default.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]

@@ -13,7 +13,8 @@ fn number() -> impl Strategy<Value = String> {
     let plain = ("[+-]?", "0{0,3}", "[0-2]{1,3}", "(\\.[01]{0,2}0{0,4})?", "(e-?[0-2])?").prop_map(
         |(sign, zeros, digits, fraction, power)| sign + &zeros + &digits + &fraction + &power,
     );
-    prop_oneof![8 => plain, 1 => prop_oneof![Just("NaN"), Just("-Infinity")].prop_map(str::to_owned)]
+    let special = prop_oneof![Just("NaN"), Just("-Infinity")].prop_map(str::to_owned);
+    prop_oneof![8 => plain, 1 => special]
 }
 
 fn near(n: u8) -> impl Strategy<Value = String> {

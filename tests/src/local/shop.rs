@@ -1,5 +1,5 @@
-//! A shop's customers, their orders and the lines of those: a schema that has nothing in common with
-//! the subscribers', cached as `examples/customers.yaml` says.
+//! A shop's customers, their orders and the lines of those: a schema that has nothing in common
+//! with the subscribers', cached as `examples/customers.yaml` says.
 
 use super::group::Dataset;
 use anyhow::{Context, Result};
