@@ -53,13 +53,18 @@ impl CellMisfit {
     }
 }
 
-/// Where the sections of one packed instance end.
+/// Where the sections of one packed instance end, and its root row.
 pub(crate) struct Sections<'a> {
     packed: &'a [u8],
+    root: Option<View<'a>>,
     ends: SmallVec<[u32; 8]>,
 }
 
 impl<'a> Sections<'a> {
+    pub(crate) fn root(&self) -> Option<&View<'a>> {
+        self.root.as_ref()
+    }
+
     pub(crate) fn start(&self, table: TableId) -> usize {
         match table.checked_sub(1) {
             None => 0,
@@ -117,14 +122,16 @@ impl Layout {
         layout.encode(rows, root_key, out).map_err(|Misfit { column }| CellMisfit { table, column })
     }
 
-    pub(crate) fn sections<'a>(&self, packed: &'a [u8]) -> Sections<'a> {
+    pub(crate) fn sections<'a>(&'a self, packed: &'a [u8]) -> Sections<'a> {
+        let root = self.root(packed);
+        let mut at = root.as_ref().map_or(0, View::length);
         let mut ends = SmallVec::new();
-        let mut at = 0;
-        for layout in &self.tables {
+        ends.push(at as u32);
+        for layout in self.tables.iter().skip(1) {
             at += layout.skip(packed.get(at..).unwrap_or_default());
             ends.push(at as u32);
         }
-        Sections { packed, ends }
+        Sections { packed, root, ends }
     }
 
     pub(crate) fn table_count(&self) -> usize {
@@ -166,10 +173,16 @@ impl Layout {
     }
 
     pub(crate) fn decode_table(&self, table: TableId, sections: &Sections<'_>) -> Vec<Row> {
-        let Some(view) = self.view(table, sections.get(table)) else { return Vec::new() };
-        let root = self.root(sections.packed).filter(|_| table > 0);
         let mut scratch = Scratch::new();
-        (0..view.rows()).map(|row| view.to_row(root.as_ref(), row, &mut scratch)).collect()
+        let mut rows = |view: &View<'_>, root| {
+            (0..view.rows()).map(|row| view.to_row(root, row, &mut scratch)).collect()
+        };
+        let root = sections.root();
+        if table == 0 {
+            return root.map_or_else(Vec::new, |root| rows(root, None));
+        }
+        let view = self.view(table, sections.get(table));
+        view.map_or_else(Vec::new, |view| rows(&view, root))
     }
 
     /// The whole instance.
