@@ -9,8 +9,9 @@ pub mod group;
 pub mod hlr;
 pub mod http;
 pub mod node;
+pub mod shop;
 
 pub use counter::{CounterLoad, CounterReport};
-pub use group::{TestGroup, TestGroupOptions};
+pub use group::{Dataset, TestGroup, TestGroupOptions};
 pub use hlr_bench::stage::eventually;
 pub use node::NodeProcess;

@@ -1,9 +1,7 @@
 //! Loads by the real preload process into real nodes.
 
 use anyhow::{Context, Result, ensure};
-use cachetier_client::wire::CompareProgress;
 use cachetier_client::{Read, Source};
-use futures::StreamExt;
 use std::time::Duration;
 use system_tests::local::{CounterLoad, TestGroup, TestGroupOptions, eventually, hlr};
 
@@ -12,25 +10,6 @@ const SUBSCRIBERS: i64 = 3_000;
 async fn group(nodes: usize) -> Result<TestGroup> {
     let subscribers = SUBSCRIBERS;
     TestGroup::start(TestGroupOptions { nodes, subscribers, ..Default::default() }).await
-}
-
-/// Sums of a comparison of everything on every node.
-async fn compare(group: &TestGroup) -> Result<CompareProgress> {
-    let mut sum = CompareProgress::default();
-    for n in 0..group.nodes.len() {
-        let mut progress = Box::pin(group.admin(n)?.compare(0).await?);
-        let mut last = None;
-        while let Some(step) = progress.next().await {
-            last = Some(step?);
-        }
-        let last = last.context("a comparison answers")?;
-        ensure!(last.done, "{last:?}");
-        sum.instances += last.instances;
-        sum.rows += last.rows;
-        sum.not_loaded += last.not_loaded;
-        sum.differences += last.differences;
-    }
-    Ok(sum)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,12 +30,12 @@ async fn d24_a_preload_covers_every_slot_and_says_how_far_it_is() -> Result<()> 
         let answer = client.read(&Read::whole(hlr::by_number(id))).await?;
         ensure!(answer.source == Source::Cache && answer.rows("access_info").len() == 2);
     }
-    let compared = compare(&group).await?;
+    let compared = group.compare().await?;
     ensure!(compared.instances == SUBSCRIBERS as u64 && compared.not_loaded == 0, "{compared:?}");
     ensure!(compared.differences == 0 && compared.rows == 5 * SUBSCRIBERS as u64, "{compared:?}");
     // the instrument itself: a change behind the cache's back is a difference
     group.database.execute("UPDATE access_info SET data1 = 999 WHERE s_id = 5", &[]).await?;
-    ensure!(compare(&group).await?.differences == 2, "two rows changed");
+    ensure!(group.compare().await?.differences == 2, "two rows changed");
     Ok(())
 }
 
@@ -77,7 +56,7 @@ async fn a_load_under_writes_never_goes_back_in_time() -> Result<()> {
         let stored = group.vlr_in_backend(counted.id).await?;
         ensure!(*cached == cachetier_model::Value::Int(stored), "{counted:?}: {cached:?}");
     }
-    ensure!(compare(&group).await?.differences == 0);
+    ensure!(group.compare().await?.differences == 0);
     Ok(())
 }
 
@@ -98,11 +77,11 @@ async fn d19_a_node_restarted_during_a_load_is_never_called_covered_by_it() -> R
     preload.wait_with_output().await?;
     let status = group.status(1).await?;
     let covered = status.slots_covered == status.slots_serving;
-    ensure!(!covered || compare(&group).await?.not_loaded == 0, "{status:?}");
+    ensure!(!covered || group.compare().await?.not_loaded == 0, "{status:?}");
     group.load("again", "").await?;
     let status = group.status(1).await?;
     ensure!(status.slots_covered == status.slots_serving, "{status:?}");
-    ensure!(compare(&group).await?.not_loaded == 0);
+    ensure!(group.compare().await?.not_loaded == 0);
     Ok(())
 }
 
@@ -169,7 +148,7 @@ async fn d20_a_reload_says_what_it_inserted_what_was_there_and_when_it_did_nothi
     ensure!(last["inserted"] == 0 && last["skipped"] == 0, "{last}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(said.contains("nothing was loaded"), "it was silent: {said}");
-    let compared = compare(&group).await?;
+    let compared = group.compare().await?;
     ensure!(compared.not_loaded == 0 && compared.instances == all, "{compared:?}");
     Ok(())
 }

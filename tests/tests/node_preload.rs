@@ -63,19 +63,10 @@ async fn coverage(group: &TestGroup) -> Result<(u32, u32)> {
     Ok(sums)
 }
 
-/// Instances compared and differences found, over all nodes.
+/// Instances compared, missing and different, over all nodes.
 async fn compare(group: &TestGroup) -> Result<(u64, u64, u64)> {
-    let mut sums = (0, 0, 0);
-    for n in 0..group.nodes.len() {
-        let mut progress = pin!(group.admin(n)?.compare(0).await?);
-        let mut last = None;
-        while let Some(message) = progress.next().await {
-            last = Some(message?);
-        }
-        let last = last.filter(|l| l.done).context("the comparison did not end")?;
-        sums = (sums.0 + last.instances, sums.1 + last.not_loaded, sums.2 + last.differences);
-    }
-    Ok(sums)
+    let sum = group.compare().await?;
+    Ok((sum.instances, sum.not_loaded, sum.differences))
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,8 @@
 //! Runs one kind of operation so many times and nothing else, for counting instructions: the
 //! difference between two runs of different length, divided, is what one operation executes.
 //!
-//! `operations KIND COUNT`, KIND one of `read`, `read_rows`, `update`, `insert`.
+//! `operations KIND COUNT`, KIND one of `read`, `read_rows`, `update`, `insert`, or `damaged`: frames
+//! with flipped bits, each refused, or loaded, read and changed; for tools that watch addresses.
 
 #![allow(clippy::print_stdout, clippy::indexing_slicing, reason = "a command line tool")]
 
@@ -12,7 +13,7 @@ use cachetier_engine::{
 use cachetier_model::schema::{LookupSchema, ParentKey, ReferentialAction};
 use cachetier_model::{
     Column, ColumnType, Comparison, Condition, GroupSchema, Instance, Operation, ReadPlan, RootKey,
-    TableId, TableRead, TableSchema, Transaction, Value, ValueRef,
+    TableId, TableRead, TableSchema, Transaction, Value, ValueRef, codec,
 };
 use std::sync::Arc;
 
@@ -37,6 +38,7 @@ fn main() -> Result<()> {
                 store.write(id, &insert(id))?;
                 store.write(id, &delete())?;
             }
+            "damaged" => store.load_damaged(id, number as usize, &mut sink)?,
             _ => bail!("unknown kind {kind}"),
         }
     }
@@ -86,6 +88,29 @@ impl Store {
         let key = &self.keys[id as usize];
         let done = self.engine.transact(key, transaction, &Accept)?;
         self.engine.flushed(key, done.sequence);
+        Ok(())
+    }
+}
+
+impl Store {
+    fn load_damaged(&self, id: i64, number: usize, sink: &mut Sink) -> Result<()> {
+        let key = &self.keys[id as usize];
+        let mut bytes = Vec::new();
+        codec::encode_instance(&instance(id), &mut bytes);
+        for flip in 0..=number % 3 {
+            let at = (number * 7_919 + flip * 104_729) % bytes.len();
+            bytes[at] ^= 1 << (((number >> 3) + flip) % 8);
+        }
+        let Ok(instance) = codec::decode_instance(&bytes) else { return Ok(()) };
+        ensure!(self.engine.forget(key), "nothing of it waits to be flushed");
+        let ticket = self.engine.open_ticket()?;
+        let installed = self.engine.install(&ticket, key, Some(instance));
+        self.engine.close_ticket(ticket);
+        if installed.is_ok() {
+            self.read(id, &ReadPlan::default(), sink)?;
+            // what is damaged may be refused, too
+            let _ = self.write(id, &update(id)).and(self.write(id, &insert(id)));
+        }
         Ok(())
     }
 }

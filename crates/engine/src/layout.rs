@@ -16,7 +16,7 @@ pub(crate) use table::{Patch, View};
 pub(crate) use text::Scratch;
 
 use crate::EngineError;
-use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, ValueError, ValueRef};
+use cachetier_model::{ColumnId, GroupSchema, Instance, Row, TableId, Value, ValueError, ValueRef};
 use smallvec::SmallVec;
 use std::borrow::Borrow;
 use table::{Misfit, TableLayout};
@@ -24,7 +24,12 @@ use table::{Misfit, TableLayout};
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     tables: Vec<TableLayout>,
+    /// Primary key of the root table.
+    root_key: Vec<ColumnId>,
 }
+
+/// Values of the root's primary key as its row has them, which is what children imply.
+pub(crate) type RootKeyValues = SmallVec<[Value; 2]>;
 
 /// A value that does not fit the type of its column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +53,18 @@ impl CellMisfit {
     }
 }
 
-/// Where the sections of one packed instance end.
+/// Where the sections of one packed instance end, and its root row.
 pub(crate) struct Sections<'a> {
     packed: &'a [u8],
+    root: Option<View<'a>>,
     ends: SmallVec<[u32; 8]>,
 }
 
 impl<'a> Sections<'a> {
+    pub(crate) fn root(&self) -> Option<&View<'a>> {
+        self.root.as_ref()
+    }
+
     pub(crate) fn start(&self, table: TableId) -> usize {
         match table.checked_sub(1) {
             None => 0,
@@ -76,39 +86,52 @@ impl Layout {
             tables: tables
                 .map(|(id, t)| TableLayout::compile(t, if id == 0 { None } else { root }))
                 .collect(),
+            root_key: root.map_or_else(Vec::new, |root| root.primary_key.clone()),
         }
     }
 
     /// Appends a whole existing instance.
     pub(crate) fn encode(&self, instance: &Instance, out: &mut Vec<u8>) -> Result<(), CellMisfit> {
         let root = instance.tables.first().and_then(|rows| rows.first());
+        let root_key = root.map_or_else(RootKeyValues::new, |row| self.root_key_of(row));
         for table in 0..self.tables.len() {
             let rows = instance.tables.get(table).map_or(&[][..], Vec::as_slice);
-            self.encode_table(table, rows, root, out)?;
+            self.encode_table(table, rows, &root_key, out)?;
         }
         Ok(())
+    }
+
+    pub(crate) fn root_key_of(&self, root: &Row) -> RootKeyValues {
+        self.root_key.iter().map(|id| root.get(*id).cloned().unwrap_or(Value::Null)).collect()
+    }
+
+    pub(crate) fn root_key_of_packed(&self, packed: &[u8]) -> RootKeyValues {
+        let mut scratch = Scratch::new();
+        let mut value = |id: &ColumnId| self.root_value(packed, *id, &mut scratch).to_value();
+        self.root_key.iter().map(&mut value).collect()
     }
 
     pub(crate) fn encode_table<R: Borrow<Row>>(
         &self,
         table: TableId,
         rows: &[R],
-        root: Option<&Row>,
+        root_key: &[Value],
         out: &mut Vec<u8>,
     ) -> Result<(), CellMisfit> {
         let Some(layout) = self.tables.get(table) else { return Ok(()) };
-        let root = if table == 0 { None } else { root };
-        layout.encode(rows, root, out).map_err(|Misfit { column }| CellMisfit { table, column })
+        layout.encode(rows, root_key, out).map_err(|Misfit { column }| CellMisfit { table, column })
     }
 
-    pub(crate) fn sections<'a>(&self, packed: &'a [u8]) -> Sections<'a> {
+    pub(crate) fn sections<'a>(&'a self, packed: &'a [u8]) -> Sections<'a> {
+        let root = self.root(packed);
+        let mut at = root.as_ref().map_or(0, View::length);
         let mut ends = SmallVec::new();
-        let mut at = 0;
-        for layout in &self.tables {
+        ends.push(at as u32);
+        for layout in self.tables.iter().skip(1) {
             at += layout.skip(packed.get(at..).unwrap_or_default());
             ends.push(at as u32);
         }
-        Sections { packed, ends }
+        Sections { packed, root, ends }
     }
 
     pub(crate) fn table_count(&self) -> usize {
@@ -149,16 +172,17 @@ impl Layout {
         self.tables.first().map_or(ValueRef::Null, |t| t.root_value(packed, column, scratch))
     }
 
-    pub(crate) fn root_row(&self, packed: &[u8]) -> Row {
-        let root = self.root(packed).filter(|root| root.rows() > 0);
-        root.map_or_else(Row::new, |root| root.to_row(None, 0, &mut Scratch::new()))
-    }
-
     pub(crate) fn decode_table(&self, table: TableId, sections: &Sections<'_>) -> Vec<Row> {
-        let Some(view) = self.view(table, sections.get(table)) else { return Vec::new() };
-        let root = self.root(sections.packed).filter(|_| table > 0);
         let mut scratch = Scratch::new();
-        (0..view.rows()).map(|row| view.to_row(root.as_ref(), row, &mut scratch)).collect()
+        let mut rows = |view: &View<'_>, root| {
+            (0..view.rows()).map(|row| view.to_row(root, row, &mut scratch)).collect()
+        };
+        let root = sections.root();
+        if table == 0 {
+            return root.map_or_else(Vec::new, |root| rows(root, None));
+        }
+        let view = self.view(table, sections.get(table));
+        view.map_or_else(Vec::new, |view| rows(&view, root))
     }
 
     /// The whole instance.

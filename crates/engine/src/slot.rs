@@ -9,6 +9,9 @@ use bytes::Bytes;
 use cachetier_model::RootKey;
 use std::sync::Arc;
 
+/// Room for so many states is kept when the last one goes: most writes of a slot are alone in it.
+const STATES_KEPT: usize = 3;
+
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     arena: Arena,
@@ -44,16 +47,24 @@ impl<'a> Target<'a> {
     }
 }
 
+/// An entry of the index and the record it leads to.
+pub(crate) type Found = (Entry, Offset);
+
 impl Slot {
     pub(crate) fn new(from: Option<Arc<Reservation>>) -> Self {
         Self { arena: Arena::new(from), ..Self::default() }
     }
 
-    fn find(&self, target: Target<'_>) -> Option<(Entry, Offset)> {
+    /// Where the instance's record is; true until the slot is changed.
+    pub(crate) fn find(&self, target: Target<'_>) -> Option<Found> {
         let same = |offset| {
             target.shape.matches(target.layout, self.arena.get(offset), target.key.as_bytes())
         };
         self.index.find(target.place(), same)
+    }
+
+    pub(crate) fn record_at(&self, (_, offset): Found) -> &[u8] {
+        self.arena.get(offset)
     }
 
     /// The packed record of the instance (with a few bytes of padding behind it).
@@ -116,7 +127,13 @@ impl Slot {
     /// Drops the state if it says nothing.
     pub(crate) fn settle(&mut self, key: &RootKey) {
         if self.states.get(key).is_some_and(State::is_trivial) {
-            self.states.remove(key);
+            self.drop_state(key);
+        }
+    }
+
+    /// Drops the state, which says nothing.
+    pub(crate) fn drop_state(&mut self, key: &RootKey) {
+        if self.states.remove(key).is_some() && self.states.capacity() > STATES_KEPT {
             if self.states.is_empty() {
                 self.states = States::default();
             } else if self.states.len() * 8 < self.states.capacity() {
@@ -134,7 +151,11 @@ impl Slot {
     /// Stores the packed instance in place of the one that is there. `false` only when the slot's
     /// address space is used up.
     pub(crate) fn put(&mut self, target: Target<'_>, packed: &[u8]) -> bool {
-        let old = self.find(target);
+        self.put_at(self.find(target), target, packed)
+    }
+
+    /// The same when it is known what is there.
+    pub(crate) fn put_at(&mut self, old: Option<Found>, target: Target<'_>, packed: &[u8]) -> bool {
         if old.is_some_and(|(_, offset)| self.arena.overwrite(offset, packed)) {
             return true;
         }

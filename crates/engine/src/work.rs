@@ -169,10 +169,12 @@ impl<'a> Work<'a> {
 
     /// The packed instance: changed tables encoded anew, the others copied.
     fn pack(&mut self) -> Result<Option<Vec<u8>>, TransactError> {
-        let root = match (self.tables.first(), self.packed) {
-            (Some(Some(root)), _) if root.rows.is_empty() => return Ok(None),
-            (Some(Some(root)), _) => root.rows.first().map(|root| (**root).clone()),
-            (_, Some(packed)) => Some(self.layout.root_row(packed)),
+        let root_key = match (self.tables.first(), self.packed) {
+            (Some(Some(root)), _) => match root.rows.first() {
+                Some(root) => self.layout.root_key_of(root),
+                None => return Ok(None),
+            },
+            (_, Some(packed)) => self.layout.root_key_of_packed(packed),
             _ => return Ok(None),
         };
         self.sections();
@@ -185,7 +187,7 @@ impl<'a> Work<'a> {
                 (table, _) => {
                     let rows = table.as_ref().map_or(&[][..], |t| &t.rows);
                     self.layout
-                        .encode_table(id, rows, root.as_ref(), &mut out)
+                        .encode_table(id, rows, &root_key, &mut out)
                         .map_err(|misfit| misfit.error(self.schema))?;
                 }
             }

@@ -69,7 +69,7 @@ fn all(children: Children) -> Vec<Value> {
 
 #[test]
 fn children_of_the_examples_are_as_recorded() {
-    for name in ["hlr", "minimal", "orders"] {
+    for name in ["hlr", "minimal", "orders", "customers"] {
         insta::assert_json_snapshot!(name, all(children(&example(name))));
     }
 }

@@ -3,27 +3,40 @@
 
 use super::{NodeProcess, eventually, hlr};
 use anyhow::{Context, Result, ensure};
-use cachetier_client::wire::StatusResponse;
+use cachetier_client::wire::{CompareProgress, StatusResponse};
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
 use cachetier_model::{Epoch, NodeEntry, Topology};
+use futures::StreamExt;
 use hlr_bench::stage::node::built_for_tests;
 use hlr_bench::stage::{Certificates, Folder, Launch, Postgres, ServerSettings, ports};
 use std::path::Path;
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
+
+/// Tables, what is in them, and what a node is told of them.
+pub struct Dataset {
+    /// Makes and fills the tables.
+    pub sql: String,
+    pub backend_schema: String,
+    /// The `tables` part of a node's configuration.
+    pub config: String,
+}
 
 /// How a group is made.
 pub struct TestGroupOptions {
     pub nodes: usize,
     pub subscribers: i64,
+    /// Other tables than the subscribers'.
+    pub dataset: Option<Dataset>,
     /// Lines appended to every node's configuration, in YAML.
     pub extra: String,
 }
 
 impl Default for TestGroupOptions {
     fn default() -> Self {
-        Self { nodes: 1, subscribers: 200, extra: String::new() }
+        Self { nodes: 1, subscribers: 200, dataset: None, extra: String::new() }
     }
 }
 
@@ -34,6 +47,8 @@ pub struct TestGroup {
     pub certificates: Certificates,
     pub topology: Option<Topology>,
     uid: String,
+    backend_schema: String,
+    tables: String,
     directory: Folder,
 }
 
@@ -56,7 +71,8 @@ impl TestGroup {
         let postgres = Postgres::start(ServerSettings::of_tests()).await?;
         postgres.create_database(DATABASE).await?;
         let database = postgres.connect(DATABASE).await?;
-        hlr::create(&database, options.subscribers).await?;
+        let dataset = options.dataset.unwrap_or_else(|| hlr::dataset(options.subscribers));
+        database.batch_execute(&dataset.sql).await.context("making the tables")?;
         postgres.write_credentials(&directory.path().join("backend"), DATABASE)?;
         let uid = uuid::Uuid::new_v4().to_string();
         let mut group = Self {
@@ -66,6 +82,8 @@ impl TestGroup {
             certificates,
             topology: None,
             uid,
+            backend_schema: dataset.backend_schema,
+            tables: dataset.config,
             directory,
         };
         for n in 0..options.nodes {
@@ -92,14 +110,15 @@ impl TestGroup {
     fn config(&self, node: &NodeProcess, tls: &Path, extra: &str) -> String {
         format!(
             "group: {{name: telecom/hlr, uid: {uid}}}\n\
-             backend: {{credentialsDir: {root}/backend, schema: public, maxConnections: 8}}\n\
+             backend: {{credentialsDir: {root}/backend, schema: {schema}, maxConnections: 8}}\n\
              tables: {tables}\n\
              journal: {{directory: {own}/journal, capacityBytes: 268435456}}\n\
              listen: {{grpc: '127.0.0.1:{grpc}', admin: '127.0.0.1:{admin}'}}\n\
              tls: {{directory: {tls}}}\n{extra}\n",
             uid = self.uid,
             root = self.directory.path().display(),
-            tables = hlr::CONFIG,
+            schema = self.backend_schema,
+            tables = self.tables,
             own = node.directory.display(),
             grpc = node.grpc_port,
             admin = node.admin_port,
@@ -222,6 +241,24 @@ impl TestGroup {
             .await?;
         }
         Ok(())
+    }
+
+    /// Sums of a comparison of everything on every node.
+    pub async fn compare(&self) -> Result<CompareProgress> {
+        let mut sum = CompareProgress { done: true, ..Default::default() };
+        for n in 0..self.nodes.len() {
+            let mut progress = pin!(self.admin(n)?.compare(0).await?);
+            let mut last = None;
+            while let Some(step) = progress.next().await {
+                last = Some(step?);
+            }
+            let last = last.filter(|l| l.done).context("the comparison did not end")?;
+            sum.instances += last.instances;
+            sum.rows += last.rows;
+            sum.not_loaded += last.not_loaded;
+            sum.differences += last.differences;
+        }
+        Ok(sum)
     }
 
     /// A subscriber's `vlr_location` in the backend.

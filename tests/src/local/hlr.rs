@@ -1,6 +1,7 @@
 //! The four tables of the subscriber schema, and a small population that depends on nothing but the
 //! subscriber's number.
 
+use super::group::Dataset;
 use anyhow::Result;
 use cachetier_client::{Condition, Key, Operation, Transact, Update};
 use cachetier_model::Value;
@@ -23,22 +24,28 @@ CREATE TABLE call_forwarding (
   FOREIGN KEY (s_id, sf_type) REFERENCES special_facility (s_id, sf_type));
 ";
 
-/// The `tables` part of a node's configuration.
-pub const CONFIG: &str = "
+const CONFIG: &str = "
   - {name: subscriber, lookupKeys: [[sub_nbr]]}
   - {name: access_info, parent: subscriber}
   - {name: special_facility, parent: subscriber}
   - {name: call_forwarding, parent: special_facility}
 ";
 
-pub async fn create(client: &Client, subscribers: i64) -> Result<()> {
-    client.batch_execute(TABLES).await?;
-    populate(client, 1, subscribers).await
+pub fn dataset(subscribers: i64) -> Dataset {
+    Dataset {
+        sql: format!("{TABLES}{}", population(1, subscribers)),
+        backend_schema: "public".to_owned(),
+        config: CONFIG.to_owned(),
+    }
 }
 
 /// Subscribers `first..=last`: two access rows, one facility, one forwarding each.
 pub async fn populate(client: &Client, first: i64, last: i64) -> Result<()> {
-    let sql = format!(
+    Ok(client.batch_execute(&population(first, last)).await?)
+}
+
+fn population(first: i64, last: i64) -> String {
+    format!(
         "INSERT INTO subscriber SELECT n, lpad(n::text, 15, '0'), 0, n % 16, n % 256, n * 7, 0
            FROM generate_series({first}, {last}) n;
          INSERT INTO access_info SELECT n, t, n % 256, t, 'ABC', 'ABCDE'
@@ -47,8 +54,7 @@ pub async fn populate(client: &Client, first: i64, last: i64) -> Result<()> {
            FROM generate_series({first}, {last}) n;
          INSERT INTO call_forwarding SELECT n, 1, 8, 12, lpad(n::text, 15, '9')
            FROM generate_series({first}, {last}) n;"
-    );
-    Ok(client.batch_execute(&sql).await?)
+    )
 }
 
 pub fn by_id(id: i64) -> Key {

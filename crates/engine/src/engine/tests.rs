@@ -1,5 +1,7 @@
 mod agreement;
 mod eviction;
+mod history;
+mod linearizable;
 mod naive;
 mod promises;
 

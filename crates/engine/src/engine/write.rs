@@ -61,7 +61,8 @@ impl Engine {
             return Err(TransactError::AwaitingBackend);
         }
         let known_absent = state.is_some_and(|s| s.absent);
-        let before = slot.record(target);
+        let found = slot.find(target);
+        let before = found.map(|found| slot.record_at(found));
         if before.is_none() && !known_absent {
             return Err(TransactError::NotLoaded);
         }
@@ -76,9 +77,11 @@ impl Engine {
         } else {
             Vec::new()
         };
+        let mut roomy = true;
         if let Some(packed) = &packed {
             let length = if in_place { 0 } else { packed.len() };
-            if !self.admits(slot, target.key, length) {
+            roomy = self.has_room(slot, length);
+            if !roomy && !self.makes_room(slot, target.key, length) {
                 return Err(TransactError::MemoryFull);
             }
         }
@@ -105,7 +108,11 @@ impl Engine {
             slot.pending_bytes += image.as_ref().map_or(0, |i| i.len());
             slot.state_mut(target.key).pending = Some(Box::new(Pending { sequence, image }));
         } else {
-            self.replace(slot, target, packed.as_deref());
+            match packed.as_deref() {
+                // nothing moved in the slot since the record was found
+                Some(packed) if in_place && roomy => slot.put_at(found, target, packed),
+                packed => self.replace(slot, target, packed),
+            };
             self.count_changes(&changes);
             self.release(target, &moves);
             let state = slot.state_mut(target.key);
@@ -116,11 +123,14 @@ impl Engine {
     }
 
     /// Whether the budget allows one more dirty instance, and a record of this length (0: none).
-    fn admits(&self, slot: &mut Changing<'_>, key: &RootKey, length: usize) -> bool {
-        let besides = length + STATE_BYTES;
+    fn has_room(&self, slot: &Changing<'_>, length: usize) -> bool {
         let growth = if length == 0 { 0 } else { slot.growth_for(length) };
-        self.memory.admits(growth + besides)
-            || (self.evicts() && self.make_room(slot, key, length, besides))
+        self.memory.admits(growth + length + STATE_BYTES)
+    }
+
+    /// The same after others were evicted from the slot, where that is allowed.
+    fn makes_room(&self, slot: &mut Changing<'_>, key: &RootKey, length: usize) -> bool {
+        self.evicts() && self.make_room(slot, key, length, length + STATE_BYTES)
     }
 
     /// What the transaction makes of the instance.
@@ -151,12 +161,12 @@ impl Engine {
         self.replace(slot, target, packed);
     }
 
-    fn replace(&self, slot: &mut Changing<'_>, target: Target<'_>, packed: Option<&[u8]>) {
+    fn replace(&self, slot: &mut Changing<'_>, target: Target<'_>, packed: Option<&[u8]>) -> bool {
         match packed {
             // an address space of 8 GiB per slot is never full before the budget is
             Some(packed) => slot.put(target, packed),
             None => slot.take(target),
-        };
+        }
     }
 
     fn count_changes(&self, changes: &[RowChange]) {
@@ -195,8 +205,10 @@ impl Engine {
         if state.absent {
             state.absent = false;
             self.leave_mark(&mut slot, target, true);
+            slot.settle(key);
+        } else if state.is_trivial() {
+            slot.drop_state(key);
         }
-        slot.settle(key);
     }
 
     /// R16: the backend accepted (now visible) or refused (the instance is not loaded any more,

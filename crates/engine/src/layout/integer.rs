@@ -5,7 +5,7 @@
 //! group wider. Unsigned widths are tried first, zigzag ones take what is negative or too long.
 
 use super::bits::{BitWriter, read_at, word_at, write_at};
-use cachetier_model::{ColumnType, Value, ValueRef};
+use cachetier_model::{ColumnType, Row, Value, ValueRef};
 
 const CODE_BITS: u32 = 4;
 const UNSIGNED: [u32; 12] = [0, 1, 2, 3, 4, 5, 6, 8, 16, 24, 32, 52];
@@ -177,6 +177,22 @@ impl Span {
             }
         } else {
             (first..first + count).for_each(|index| each(self.value(bytes, index)));
+        }
+    }
+
+    /// Appends `count` values from `first` on, as [`Span::for_each`] gives them.
+    #[inline]
+    pub(super) fn append(self, bytes: &[u8], first: usize, count: usize, row: &mut Row) {
+        if count * usize::from(self.width) <= 57 && !self.zigzag {
+            let (mut word, mask) = (word_at(bytes, self.place(first)), (1_u64 << self.width) - 1);
+            // of a known length: no look at the capacity for each
+            row.extend((0..count).map(|_| {
+                let value = (word & mask) as i64;
+                word >>= self.width;
+                Value::Int(value)
+            }));
+        } else {
+            row.extend((first..first + count).map(|index| Value::Int(self.value(bytes, index))));
         }
     }
 

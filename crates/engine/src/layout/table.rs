@@ -99,20 +99,19 @@ impl TableLayout {
         self.texts.get(..count).unwrap_or_default()
     }
 
-    /// Appends the section of these rows; each must have a value per column.
+    /// Appends the section of these rows; each must have a value per column. `root_key`: the values
+    /// of the root's primary key, as the root row has them.
     pub(super) fn encode<R: Borrow<Row>>(
         &self,
         rows: &[R],
-        root: Option<&Row>,
+        root_key: &[Value],
         out: &mut Vec<u8>,
     ) -> Result<(), Misfit> {
         let null = |row: &Row, id: &ColumnId| row.get(*id).is_none_or(Value::is_null);
         let nulls = rows.iter().any(|row| self.nullable.iter().any(|id| null(row.borrow(), id)));
         let explicit = rows.iter().any(|row| {
-            let implied = |here: &ColumnId, there: &ColumnId| {
-                row.borrow().get(*here) == root.and_then(|root| root.get(*there))
-            };
-            !self.implied.iter().all(|(here, there)| implied(here, there))
+            let cells = self.implied.iter().map(|(here, _)| row.borrow().get(*here));
+            root_key.len() < self.implied.len() || cells.zip(root_key).any(|(c, k)| c != Some(k))
         });
         write_head(out, rows.len(), nulls, explicit);
         if rows.is_empty() {
@@ -163,6 +162,8 @@ fn read_head(section: &[u8]) -> (Head, usize) {
                 break;
             }
         }
+        // so many rows differ in their keys, by a bit each at least: more of them are no rows
+        head.rows = head.rows.min(section.len() * 8);
     }
     (head, at.min(section.len()))
 }

@@ -5,6 +5,7 @@
 
 use super::ascii::as_text;
 use super::bits::word;
+use smallvec::SmallVec;
 
 const RAW: u8 = 0;
 const DIGITS: u8 = 1;
@@ -17,6 +18,26 @@ const LONG: usize = 62;
 const MIXED: u8 = 0xff;
 
 const NIBBLE_ALPHABET: &[u8; 16] = b"0123456789.-+: e";
+
+/// Per byte, a bit for each packed alphabet that has it.
+const ALPHABETS: [u8; 256] = {
+    let mut alphabets = [0; 256];
+    let mut byte = 0;
+    #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
+    while byte < 256 {
+        let letter = byte as u8;
+        alphabets[byte] = (letter.is_ascii_digit() as u8) << DIGITS
+            | (letter.is_ascii_uppercase() as u8) << CAPITALS;
+        byte += 1;
+    }
+    let mut code = 0;
+    #[allow(clippy::indexing_slicing, reason = "evaluated at compile time")]
+    while code < NIBBLE_ALPHABET.len() {
+        alphabets[NIBBLE_ALPHABET[code] as usize] |= 1 << NIBBLES;
+        code += 1;
+    }
+    alphabets
+};
 
 /// Digits per block, and bytes of a block of n digits.
 const DIGIT_BLOCK: usize = 18;
@@ -33,17 +54,16 @@ struct Header {
 
 impl Header {
     fn of(bytes: &[u8]) -> Self {
-        let all = |test: fn(&u8) -> bool| bytes.iter().all(test);
-        let alphabet = if bytes.is_empty() {
-            RAW
-        } else if all(u8::is_ascii_digit) {
-            DIGITS
-        } else if all(u8::is_ascii_uppercase) {
-            CAPITALS
-        } else if all(|b| NIBBLE_ALPHABET.contains(b)) {
-            NIBBLES
-        } else {
-            RAW
+        // the packed alphabets that have all of the bytes, one bit each
+        let fits = bytes.iter().fold(u8::MAX, |fits, byte| {
+            fits & ALPHABETS.get(usize::from(*byte)).copied().unwrap_or(0)
+        });
+        let alphabet = match fits {
+            _ if bytes.is_empty() => RAW,
+            _ if fits & 1 << DIGITS != 0 => DIGITS,
+            _ if fits & 1 << CAPITALS != 0 => CAPITALS,
+            _ if fits & 1 << NIBBLES != 0 => NIBBLES,
+            _ => RAW,
         };
         Self { alphabet, length: bytes.len() as u32 }
     }
@@ -100,20 +120,19 @@ impl Header {
 
 /// Writes one column: the values of its rows that are not NULL.
 pub(super) fn write_column(out: &mut Vec<u8>, values: &[&[u8]]) {
-    let Some((first, rest)) = values.split_first() else { return };
-    let header = Header::of(first);
-    let uniform = rest.iter().all(|v| Header::of(v) == header);
+    let headers: SmallVec<[Header; 8]> = values.iter().map(|value| Header::of(value)).collect();
+    let Some((first, rest)) = headers.split_first() else { return };
+    let uniform = rest.iter().all(|header| header == first);
     if uniform {
-        header.write(out);
+        first.write(out);
     } else {
         out.push(MIXED);
     }
-    for value in values {
-        let header = Header::of(value);
+    for (value, header) in values.iter().zip(&headers) {
         if !uniform {
             header.write(out);
         }
-        pack(out, header, value);
+        pack(out, *header, value);
     }
 }
 

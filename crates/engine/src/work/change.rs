@@ -183,27 +183,28 @@ impl Work<'_> {
             return Ok(());
         }
         let exists = match (self.tables.get(parent), self.packed) {
-            (Some(None), Some(packed)) => self.packed_parent_exists(packed, parent, key, row),
+            (Some(None), Some(_)) => self.packed_parent_exists(parent, key, row),
             _ => self.rows(parent).iter().any(|candidate| refers_to(schema, row, candidate)),
         };
         if exists { Ok(()) } else { Err(foreign_key(operation, schema)) }
     }
 
     /// The same for a parent table that nothing was unpacked of.
-    fn packed_parent_exists(
-        &mut self,
-        packed: &[u8],
-        parent: TableId,
-        key: &ParentKey,
-        row: &Row,
-    ) -> bool {
+    fn packed_parent_exists(&mut self, parent: TableId, key: &ParentKey, row: &Row) -> bool {
         let (layout, Some(schema)) = (self.layout, self.schema.table(parent)) else {
             return false;
         };
-        let Some(root) = layout.root(packed) else { return false };
-        let section = self.sections().map_or(&[][..], |sections| sections.get(parent));
-        let Some(view) = layout.view(parent, section) else { return false };
-        let above = (parent > 0).then_some(&root);
+        let Some(sections) = self.sections() else { return false };
+        let (own, above);
+        let view = if parent == 0 {
+            above = None;
+            sections.root()
+        } else {
+            above = sections.root();
+            own = layout.view(parent, sections.get(parent));
+            own.as_ref()
+        };
+        let Some(view) = view else { return false };
         let mut scratch = Scratch::new();
         (0..view.rows()).any(|number| {
             key.columns.iter().zip(&key.parent_columns).all(|(here, there)| {

@@ -34,6 +34,8 @@ pub(crate) struct InPlace<'a> {
     root: Option<View<'a>>,
     /// Where each table's section begins, as far as is needed. Overwriting never moves one.
     starts: SmallVec<[u32; 8]>,
+    /// The section last looked at, as it was before.
+    located: Option<(TableId, View<'a>)>,
     after: Vec<u8>,
     overwritten: SmallVec<[Overwritten; 2]>,
 }
@@ -73,13 +75,14 @@ impl<'a> InPlace<'a> {
     ) -> Option<Self> {
         let mut starts = SmallVec::new();
         let mut at = 0;
-        for table in 0..=last {
-            starts.push(at as u32);
+        starts.push(0);
+        for table in 0..last {
             at += layout.skip(table, before.get(at..)?);
+            starts.push(at as u32);
         }
         let root = if last > 0 { layout.root(before) } else { None };
         let (after, overwritten) = (before.to_vec(), SmallVec::new());
-        Some(Self { schema, layout, before, root, starts, after, overwritten })
+        Some(Self { schema, layout, before, root, starts, located: None, after, overwritten })
     }
 
     fn transact(&mut self, transaction: &Transaction) -> Result<Option<Outcome>, TransactError> {
@@ -105,15 +108,16 @@ impl<'a> InPlace<'a> {
         Ok(Some(Outcome { rows, changes, packed, in_place: true }))
     }
 
-    fn guard_holds(&self, guard: &Guard) -> Option<bool> {
+    fn guard_holds(&mut self, guard: &Guard) -> Option<bool> {
         let (table, conditions, wanted) = match guard {
             Guard::Exists { table, conditions } => (*table, conditions, true),
             Guard::Absent { table, conditions } => (*table, conditions, false),
         };
         let conditions = Conditions::prepare(self.schema.table(table)?, conditions).ok()?;
-        let view = self.view(table, self.before)?;
+        self.locate(table)?;
+        let (_, view) = self.located.as_ref()?;
         let mut scratch = Scratch::new();
-        let holds = |row| conditions.hold_packed(&view, self.root.as_ref(), row, &mut scratch);
+        let holds = |row| conditions.hold_packed(view, self.root.as_ref(), row, &mut scratch);
         Some((0..view.rows()).any(holds) == wanted)
     }
 
@@ -133,10 +137,18 @@ impl<'a> InPlace<'a> {
         }
         let (mut found, first) = (0, self.overwritten.len());
         let mut overwritten = std::mem::take(&mut self.overwritten);
-        let view = self.view(table, &self.after)?;
+        self.locate(table)?;
+        let (_, before) = self.located.as_ref()?;
+        let after;
+        let view = if first == 0 {
+            before
+        } else {
+            after = before.over(self.section(table)?);
+            &after
+        };
         let mut scratch = Scratch::new();
         for row in 0..view.rows() {
-            if conditions.hold_packed(&view, self.root.as_ref(), row, &mut scratch) {
+            if conditions.hold_packed(view, self.root.as_ref(), row, &mut scratch) {
                 found += 1;
                 for (column, value) in &values {
                     let patch = view.patch(row, *column, value)?;
@@ -162,7 +174,9 @@ impl<'a> InPlace<'a> {
         let mut scratch = Scratch::new();
         for row in cells.chunk_by(|a, b| (a.table, a.row) == (b.table, b.row)) {
             let Some(first) = row.first() else { continue };
-            let Some(view) = self.view(first.table, &self.after) else { continue };
+            let located = self.locate(first.table).and(self.located.as_ref());
+            let after = located.zip(self.section(first.table));
+            let Some(view) = after.map(|((_, before), after)| before.over(after)) else { continue };
             let mut changed: Vec<ColumnId> = row.iter().map(|cell| cell.patch.column).collect();
             changed.dedup();
             changes.push(RowChange {
@@ -183,8 +197,18 @@ impl<'a> InPlace<'a> {
         sections.is_some_and(|(before, after)| cell.patch.is_same(before, after))
     }
 
-    fn view<'v>(&'v self, table: TableId, packed: &'v [u8]) -> Option<View<'v>> {
-        self.layout.view(table, packed.get(*self.starts.get(table)? as usize..)?)
+    /// Finds the parts of a table's section, unless they were found last.
+    fn locate(&mut self, table: TableId) -> Option<()> {
+        if self.located.as_ref().is_none_or(|(located, _)| *located != table) {
+            let section = self.before.get(*self.starts.get(table)? as usize..)?;
+            self.located = Some((table, self.layout.view(table, section)?));
+        }
+        Some(())
+    }
+
+    /// A table's section as it is now, and what follows it.
+    fn section(&self, table: TableId) -> Option<&[u8]> {
+        self.after.get(*self.starts.get(table)? as usize..)
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod answers;
 mod basics;
+mod direct_mode;
 mod disks;
 mod faults;
 mod histories;

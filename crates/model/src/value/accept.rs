@@ -48,7 +48,10 @@ impl ColumnType {
             ColumnType::Char { length } => {
                 let kept = self.cut(text, *length)?;
                 let missing = (*length as usize).saturating_sub(kept.chars().count());
-                Ok(format!("{kept}{}", " ".repeat(missing)).into())
+                let mut padded = String::with_capacity(kept.len() + missing);
+                padded.push_str(kept);
+                padded.extend(std::iter::repeat_n(' ', missing));
+                Ok(padded.into())
             }
             ColumnType::Numeric { precision, scale } => {
                 decimal::normalise(text, *precision, *scale).map(Into::into).map_err(|e| {

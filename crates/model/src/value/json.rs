@@ -28,6 +28,24 @@ pub(super) fn normalise(text: &str) -> Option<String> {
     Some(out)
 }
 
+/// One form for all that the backend calls equal: numbers do not show their scale.
+pub(super) fn canonical(text: &str) -> Option<String> {
+    let mut value = parse(text, true)?;
+    strip_scales(&mut value);
+    let mut out = String::with_capacity(text.len());
+    print(&value, &mut out);
+    Some(out)
+}
+
+fn strip_scales(value: &mut Json) {
+    match value {
+        Json::Number(n) => n.truncate(decimal::without_trailing_zeros(n).len()),
+        Json::Array(items) => items.iter_mut().for_each(strip_scales),
+        Json::Object(members) => members.values_mut().for_each(strip_scales),
+        Json::Null | Json::Bool(_) | Json::Text(_) => {}
+    }
+}
+
 fn parse(text: &str, binary: bool) -> Option<Json> {
     let mut parser = Parser { rest: text, binary };
     let value = parser.value(0)?;

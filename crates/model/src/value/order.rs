@@ -1,7 +1,7 @@
 //! Order and equality of values, as the backend defines them (text: by bytes, see
 //! [`super::Comparability`]).
 
-use super::{Array, ColumnType, Interval, Network, Value, ValueRef, decimal};
+use super::{Array, ColumnType, Interval, Network, Value, ValueRef, decimal, json};
 use std::cmp::Ordering;
 
 impl ColumnType {
@@ -39,6 +39,7 @@ impl ColumnType {
                 let rank = |text: &str| labels.iter().position(|l| l == text);
                 Some(rank(a)?.cmp(&rank(b)?))
             }
+            ColumnType::Jsonb => Some(json::canonical(a)?.cmp(&json::canonical(b)?)),
             ColumnType::Interval => Some(Interval::parse(a)?.compare(Interval::parse(b)?)),
             ColumnType::Inet => Some(Network::parse(a)?.compare(Network::parse(b)?)),
             ColumnType::Array { element } => {

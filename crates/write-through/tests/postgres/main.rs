@@ -9,6 +9,7 @@
 )]
 
 mod discovery;
+mod equality;
 mod faults;
 mod flush;
 mod rate;

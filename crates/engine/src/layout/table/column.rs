@@ -26,6 +26,11 @@ impl<'a> Nulls<'a> {
         Self { bitmap, per_row }
     }
 
+    /// The same of another body of the same form.
+    pub(super) fn over<'b>(self, body: &'b [u8]) -> Nulls<'b> {
+        if self.any() { Nulls::new(body, self.per_row) } else { Nulls::none() }
+    }
+
     pub(super) fn any(self) -> bool {
         self.per_row > 0
     }

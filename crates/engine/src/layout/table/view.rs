@@ -7,7 +7,7 @@ use super::column::{Group, Nulls, TextColumn, TextKind, UUID_BYTES};
 use super::{FLAG_EXPLICIT_KEY, FLAG_NULLS, Head, TableLayout, read_head};
 use crate::layout::integer::{IntegerKind, Span};
 use crate::layout::text::{Packed, Scratch, TextSpan};
-use cachetier_model::{ColumnId, Row, TableSchema, Value, ValueRef};
+use cachetier_model::{ColumnId, Row, TableSchema, ValueRef};
 use std::cell::Cell;
 
 /// Where a column stands in the sections of its table.
@@ -105,7 +105,7 @@ pub(crate) struct View<'a> {
 }
 
 /// A few parts in place, more on the heap.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Parts<T, const N: usize> {
     few: [T; N],
     more: Vec<T>,
@@ -133,7 +133,7 @@ impl<T: Default, const N: usize> Parts<T, N> {
 }
 
 /// A text column, and where the last value asked for was: rows are mostly read in order.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct TextAt {
     span: TextSpan,
     last: Cell<Memo>,
@@ -332,6 +332,26 @@ impl<'a> View<'a> {
         );
     }
 
+    /// The same section after values of it were overwritten where they lie, so that nothing has to
+    /// be located again.
+    pub(crate) fn over<'b>(&self, bytes: &'b [u8]) -> View<'b>
+    where
+        'a: 'b,
+    {
+        let body = bytes.get(self.body_start()..).unwrap_or_default();
+        View {
+            layout: self.layout,
+            bytes,
+            body,
+            rows: self.rows,
+            explicit: self.explicit,
+            nulls: self.nulls.over(body),
+            spans: self.spans.clone(),
+            texts: self.texts.clone(),
+            end: self.end,
+        }
+    }
+
     pub(super) fn layout(&self) -> &'a TableLayout {
         self.layout
     }
@@ -445,9 +465,7 @@ impl<'a> View<'a> {
             match *run {
                 Run::Integers { group, count, .. } if !self.nulls.any() => {
                     if let Some(span) = self.spans.get(group) {
-                        span.for_each(self.body, row * count, count, |v| {
-                            values.push(Value::Int(v));
-                        });
+                        span.append(self.body, row * count, count, &mut values);
                     }
                 }
                 Run::Integers { first, count, .. } => {

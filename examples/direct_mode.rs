@@ -1,7 +1,8 @@
 //! A cache group inside an application: no service, the same promises.
 //!
-//! `direct_mode CONFIG.json`, where the file is a node configuration with
-//! `"topology": "Standalone"` and a root table keyed by one bigint; its third column is counted up.
+//! `cargo run -p cachetier-group --example direct_mode CONFIG.json`, where the file is a node
+//! configuration with `"topology": "Standalone"` whose root table is keyed by one bigint; the third
+//! column of the row with key 1 is counted up, durably here and then in the backend.
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use std::sync::Arc;
@@ -16,9 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let config = std::env::args().nth(1).context("name the configuration file")?;
+    let path = std::env::args().nth(1).context("name the configuration file")?;
+    count_up(&std::fs::read(path)?).await
+}
+
+pub async fn count_up(config: &[u8]) -> anyhow::Result<()> {
     let options = GroupOptions {
-        config: serde_json::from_slice(&std::fs::read(config)?)?,
+        config: serde_json::from_slice(config)?,
         node: NodeEntry { name: "app-0".to_owned(), address: String::new() },
         peers: Arc::new(NoPeers),
     };
