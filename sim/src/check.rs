@@ -188,6 +188,63 @@ pub fn owner(world: &World, id: i64) -> Option<Process> {
     name.and_then(|name| world.process(&name))
 }
 
+/// A read at any time, which may fail.
+pub async fn glance_at(world: &World, process: &Process, id: i64) {
+    let glance = world.oracle.lock().glance(id);
+    let call = ReadCall {
+        key: KeySelector::Root(tables::root(id)),
+        plan: ReadPlan::default(),
+        no_bypass: true,
+    };
+    let answer = tokio::select! {
+        biased;
+        () = process.line.died.cancelled() => return,
+        answer = process.group.read(call) => answer,
+    };
+    if let Ok(outcome) = answer.as_ref()
+        && !process.line.is_dead()
+    {
+        let content = tables::account_of(&outcome.tables);
+        world.history.say(format!(
+            "{} shows account {id}: {}",
+            process.line.name(),
+            show(&content)
+        ));
+        world.judge(|oracle| oracle.shown(id, &content, &glance));
+    }
+}
+
+/// Where all slots of a process count as loaded, everything is in its memory (R20).
+pub async fn cover_is_true(world: &World, process: &Process) {
+    let epoch = || world.topology.lock().epoch;
+    let before = epoch();
+    let status = process.group.status().await;
+    // all that it is to have: nothing comes while this looks
+    let assigned = world.topology.lock().slots_of(&process.line.node).len() as u32;
+    let settled = assigned > 0 && status.slots_serving == assigned;
+    if !settled || status.slots_covered != assigned {
+        return;
+    }
+    let ids = world.oracle.lock().ids();
+    for id in ids {
+        let call = ReadCall {
+            key: KeySelector::Root(tables::root(id)),
+            plan: ReadPlan::default(),
+            no_bypass: true,
+        };
+        let read = tokio::time::timeout(Duration::from_secs(5), process.group.read(call)).await;
+        let Ok(Ok(outcome)) = read else { continue };
+        let present = tables::account_of(&outcome.tables).is_some();
+        if process.line.is_dead() || epoch() != before {
+            return;
+        }
+        if present && outcome.source != Source::Cache {
+            let words = format!("account {id} is not loaded, and its slot counts as covered");
+            return world.violate(words);
+        }
+    }
+}
+
 /// One read of everything, which must succeed.
 async fn read(world: &World, process: &Process, id: i64) {
     let status = process.group.status().await;

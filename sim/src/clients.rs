@@ -13,6 +13,7 @@ use rand::seq::IndexedRandom;
 use crate::account::{Account, Act, Content, Deed, show};
 use crate::check;
 use crate::oracle::Told;
+use crate::settings::Scene;
 use crate::tables;
 use crate::world::{Process, World};
 
@@ -53,7 +54,8 @@ pub async fn work(world: Arc<World>, number: usize) {
 
 /// The owner, if it is up before long; now and then any other node.
 async fn someone(world: &World, id: i64) -> Option<Process> {
-    if world.chance(0.05) {
+    let anyone = world.settings.scene != Some(Scene::GivenAway);
+    if anyone && world.chance(0.05) {
         let all = world.processes();
         return world.draw(|dice| all.choose(dice).cloned());
     }
@@ -70,6 +72,14 @@ async fn someone(world: &World, id: i64) -> Option<Process> {
 fn choose(world: &World, id: i64, version: i64) -> Deed {
     let possible = world.oracle.lock().possible(id);
     let content = possible.into_iter().next_back().flatten();
+    let closing = world.settings.scene == Some(Scene::SlowMisses) && content.is_some();
+    if closing && world.chance(0.2) {
+        return Deed { id, version, act: Act::Close };
+    }
+    // what the backend decides would bring its log to its disk
+    if world.settings.scene == Some(Scene::LostCommits) && content.is_some() {
+        return Deed { id, version, act: Act::Touch };
+    }
     let act = world.draw(|dice| {
         // few enough to be wanted by two
         let number = 2_000 + dice.random_range(0..12);

@@ -6,7 +6,7 @@
 //! a node: everything goes through its public calls and through the seams it has anyway.
 //!
 //! Read in this order: `settings` (what a seed means), `run` (one history from beginning to
-//! verdict) with `bounds`, `clients` and `nemesis` (what happens in it), `world` with `line`,
+//! verdict) with `bounds` and `watch`, `clients`, `nemesis` and `scene` (what happens in it), `world` with `line`,
 //! `volume`, `wire` and `phones` (what nodes stand on), `oracle` with `account` (what must hold).
 
 pub mod account;
@@ -20,10 +20,12 @@ mod oracle;
 mod phones;
 pub mod proof;
 pub mod run;
+mod scene;
 pub mod settings;
 mod tables;
 mod volume;
+pub mod watch;
 mod wire;
 mod world;
 
-pub use run::{Outcome, run};
+pub use run::{Outcome, run, run_watched};

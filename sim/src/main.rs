@@ -3,27 +3,33 @@
 // a command-line tool talks to its user on the standard streams
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
+use anyhow::Context;
 use clap::Parser;
 use serde::Serialize;
 use sim::Outcome;
+use sim::proof::Hunt;
+use sim::watch::{self, Pulse};
 
 /// Lines of a failing history that are printed; all of one seed with `--seed`.
 const LINES_MAX: usize = 120;
 
+/// Seeds that are run if nothing is said.
+const SEEDS: u64 = 1_000;
+
 #[derive(Parser)]
 #[command(name = "cargo xtask sim", about = "Simulate whole nodes and try to lose a write")]
 struct Args {
-    /// How many seeds
-    #[arg(long, default_value_t = 1_000)]
-    seeds: u64,
+    /// How many seeds; without it 1,000, and 5,000 for a defect, which are never more
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first of them; 0: drawn from the clock
     #[arg(long, default_value_t = 1)]
     first: u64,
-    /// Run this one seed and print its whole history
+    /// Run this one seed, with the defect if there is one, and print its whole history
     #[arg(long)]
     seed: Option<u64>,
     /// Plant this defect and look for it; needs the feature `defects`, which `cargo xtask` sets
@@ -64,8 +70,9 @@ fn main() -> ExitCode {
             .init();
     }
     let result = match (&args.defect, args.defects) {
+        (Some(name), _) => prove(&args, name),
+        (None, true) => prove_all(&args),
         (None, false) => many(&args),
-        (name, _) => prove(&args, name.as_deref()),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -80,21 +87,65 @@ fn main() -> ExitCode {
 /// Seeds within which each defect must be found.
 const HUNT_SEEDS_MAX: u64 = 5_000;
 
-fn prove(args: &Args, name: Option<&str>) -> anyhow::Result<bool> {
-    let wanted = |defect: &&cachetier_defects::Defect| name.is_none_or(|n| n == defect.name);
-    let defects: Vec<_> = cachetier_defects::ALL.iter().filter(wanted).collect();
-    anyhow::ensure!(!defects.is_empty(), "no defect has this name; `--defects` runs them all");
-    let mut hunts = Vec::new();
-    for defect in defects {
-        let hunt = sim::proof::hunt(*defect, args.first, HUNT_SEEDS_MAX);
-        let found = match hunt.seed {
-            Some(seed) => format!("found after {} seeds (seed {seed})", hunt.seeds),
-            None => format!("NOT FOUND in {} seeds", hunt.seeds),
-        };
-        println!("{:28} {found}, {:.1} s: {}", hunt.defect, hunt.seconds, hunt.violation);
-        hunts.push(hunt);
+/// Hunts one defect in this process. A task that does not give way is a find, too, and the end of
+/// the process.
+fn prove(args: &Args, name: &str) -> anyhow::Result<bool> {
+    let defect = cachetier_defects::ALL.iter().find(|defect| defect.name == name);
+    let defect = defect.context("no defect has this name; `--defects` runs them all")?;
+    if let Some(seed) = args.seed {
+        let outcome = sim::proof::show(defect, seed);
+        print(&outcome, usize::MAX);
+        return Ok(outcome.violation.is_some());
     }
-    let found = hunts.iter().filter(|hunt| hunt.seed.is_some()).count();
+    let (pulse, begun) = (Pulse::default(), Instant::now());
+    let (first, json) = (args.first, args.json.clone());
+    watch::watch(&pulse, move |seed, violation| {
+        let hunt = Hunt {
+            seed: Some(seed),
+            seeds: seed - first + 1,
+            violation,
+            seconds: begun.elapsed().as_secs_f64(),
+            ..Hunt::of(defect)
+        };
+        let written = report(&hunt, json.as_deref());
+        std::process::exit(i32::from(written.is_err()));
+    });
+    let seeds = args.seeds.unwrap_or(HUNT_SEEDS_MAX).min(HUNT_SEEDS_MAX);
+    let hunt = sim::proof::hunt(defect, args.first, seeds, &pulse);
+    report(&hunt, args.json.as_deref())?;
+    Ok(hunt.seed.is_some())
+}
+
+fn report(hunt: &Hunt, json: Option<&Path>) -> anyhow::Result<()> {
+    println!("{hunt}");
+    if let Some(path) = json {
+        std::fs::write(path, serde_json::to_vec_pretty(hunt)?)?;
+    }
+    Ok(())
+}
+
+/// Hunts each defect in a process of its own, which can be ended.
+fn prove_all(args: &Args) -> anyhow::Result<bool> {
+    let mut hunts = Vec::new();
+    for defect in &cachetier_defects::ALL {
+        let answer = std::env::temp_dir().join(format!("sim-hunt-{}.json", std::process::id()));
+        let mut hunter = Command::new(std::env::current_exe()?);
+        hunter.args(["--defect", defect.name, "--first", &args.first.to_string(), "--json"]);
+        hunter.arg(&answer);
+        if let Some(seeds) = args.seeds {
+            hunter.args(["--seeds", &seeds.to_string()]);
+        }
+        let ended = hunter.status()?;
+        let hunt = std::fs::read(&answer).map_err(anyhow::Error::from);
+        let hunt = hunt.and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
+        let _absent = std::fs::remove_file(&answer);
+        hunts.push(hunt.unwrap_or_else(|_| {
+            let hunt = Hunt { violation: format!("its hunt ended: {ended}"), ..Hunt::of(defect) };
+            println!("{hunt}");
+            hunt
+        }));
+    }
+    let found = hunts.iter().filter(|hunt: &&Hunt| hunt.seed.is_some()).count();
     println!("{found} of {} defects found", hunts.len());
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_vec_pretty(&hunts)?)?;
@@ -109,7 +160,7 @@ fn many(args: &Args) -> anyhow::Result<bool> {
         (None, 0) => std::time::UNIX_EPOCH.elapsed()?.as_micros() as u64,
         (None, first) => first,
     };
-    let count = if args.seed.is_some() { 1 } else { args.seeds };
+    let count = if args.seed.is_some() { 1 } else { args.seeds.unwrap_or(SEEDS) };
     let mut figures = Figures {
         seeds: 0,
         failed: Vec::new(),
@@ -119,8 +170,13 @@ fn many(args: &Args) -> anyhow::Result<bool> {
         turns_max: 0,
         seconds: 0.0,
     };
+    let pulse = Pulse::default();
+    watch::watch(&pulse, |seed, words| {
+        println!("seed {seed} fails: {words}");
+        std::process::exit(1);
+    });
     for seed in first..first.saturating_add(count) {
-        let outcome = sim::run(seed);
+        let outcome = sim::run_watched(seed, &pulse);
         figures.seeds += 1;
         figures.acknowledged += outcome.acknowledged;
         figures.in_doubt += outcome.in_doubt;

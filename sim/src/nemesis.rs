@@ -17,6 +17,7 @@ use rand::seq::IndexedRandom;
 use tokio::time::Instant;
 
 use crate::line::{Death, Fuse, Impostor, Step};
+use crate::settings::Scene;
 use crate::tables;
 use crate::wire::Wire;
 use crate::world::{Process, World, entry};
@@ -60,7 +61,10 @@ fn death(world: &World) -> Death {
 async fn one(world: &Arc<World>) {
     let Some(process) = someone(world) else { return };
     let several = world.settings.nodes > 1;
+    // a node that comes back after its slots were given away must be able to ask
+    let asks = world.settings.scene != Some(Scene::GivenAway);
     match world.draw(|dice| dice.random_range(0..25)) {
+        8 | 11 | 15 | 19 | 20 if !asks => process.line.die(Death::Killed),
         0..=2 => process.line.die(death(world)),
         3..=6 => arm(world, &process),
         7 => world.stop(&process).await,
@@ -74,7 +78,7 @@ async fn one(world: &Arc<World>) {
         16 => change_lanes(world, &process),
         17 => load(world, &process),
         18 => stale_topology(world, &process),
-        19..=20 if several => move_slots(world),
+        19..=20 if several => move_slots(world, None),
         21 if several => cut_peers(world, &process),
         22..=23 => old_copy(world, &process).await,
         24 => foreign_volume(world, &process).await,
@@ -117,7 +121,7 @@ fn outage(world: &Arc<World>) {
     });
 }
 
-fn crash_database(world: &World) {
+pub fn crash_database(world: &World) {
     if world.settings.failover && world.chance(0.5) {
         let standby = world.standby.lock().take();
         match standby {
@@ -203,7 +207,7 @@ fn is_poisoned(statement: &Statement<'_>) -> bool {
 }
 
 /// A process that is frozen towards the database, with whatever it has in flight.
-fn hold(world: &World, process: &Process) {
+pub fn hold(world: &World, process: &Process) {
     let millis = world.draw(|dice| dice.random_range(100..4_000));
     world
         .history
@@ -219,14 +223,17 @@ fn change_lanes(world: &World, process: &Process) {
     process.line.die(Death::Killed);
 }
 
-/// The operator decides anew which nodes have slots.
-fn move_slots(world: &World) {
+/// The operator decides anew which nodes have slots: this one, or any.
+pub fn move_slots(world: &World, to: Option<&str>) {
     let all = ["n-0", "n-1"];
-    let members: Vec<&str> = world.draw(|dice| match dice.random_range(0..4) {
-        0 => vec![all[0]],
-        1 => vec![all[1]],
-        _ => all.to_vec(),
-    });
+    let any = || {
+        world.draw(|dice| match dice.random_range(0..4) {
+            0 => vec![all[0]],
+            1 => vec![all[1]],
+            _ => all.to_vec(),
+        })
+    };
+    let members: Vec<&str> = to.map_or_else(any, |to| vec![to]);
     let mut topology = world.topology.lock();
     let nodes = members.iter().map(|name| entry(name)).collect();
     let Ok(next) = topology.rebalanced(nodes) else { return };
@@ -315,7 +322,7 @@ fn cut_peers(world: &Arc<World>, process: &Process) {
 }
 
 /// A load of everything into one node, chunk by chunk, as a pod of the preload would do it.
-fn load(world: &Arc<World>, process: &Process) {
+pub fn load(world: &Arc<World>, process: &Process) {
     let (world, process) = (Arc::clone(world), process.clone());
     let number = world.draw(|dice| dice.random_range(0..u32::MAX));
     world.history.say(format!("load {number} into {}", process.line.name()));
@@ -334,7 +341,7 @@ fn load(world: &Arc<World>, process: &Process) {
     });
 }
 
-async fn load_chunks(world: &Arc<World>, process: &Process, number: u32) -> anyhow::Result<()> {
+pub async fn load_chunks(world: &Arc<World>, process: &Process, number: u32) -> anyhow::Result<()> {
     // the pod has connections of its own, and dies with the node it loads into
     let pod = Wire::new(world, &process.line);
     let ranges = pod.plan_chunks(2, "").await?;

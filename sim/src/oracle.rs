@@ -242,6 +242,21 @@ impl Oracle {
         }
     }
 
+    /// Something is asked for, and its client was not told yet.
+    pub fn is_busy(&self, id: i64) -> bool {
+        self.books.get(&id).is_some_and(|book| !book.open.is_empty())
+    }
+
+    /// What only a node knew that has lost its slots by hand is given up; this is left.
+    pub fn given_up(&mut self, id: i64, held: &Content) {
+        let Some(book) = self.books.get_mut(&id) else { return };
+        book.possible = BTreeSet::from([held.clone()]);
+        book.late = false;
+        book.past.push(held.clone());
+        book.changes += 1;
+        book.recent.push((Instant::now(), book.possible.clone()));
+    }
+
     /// A journal was claimed.
     pub fn claimed(&mut self, node: &str, token: u64) {
         let newest = self.tokens.insert(node.to_owned(), token).unwrap_or_default();

@@ -2,14 +2,16 @@
 //!
 //! Owns the order of those phases and the runtime they run on.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use tokio::runtime::Builder;
 
 use crate::bounds::Bounds;
-use crate::settings::Settings;
+use crate::settings::{Scene, Settings};
+use crate::watch::Pulse;
 use crate::world::World;
-use crate::{check, clients, nemesis};
+use crate::{check, clients, nemesis, scene};
 
 /// How a history ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,27 +27,43 @@ pub struct Outcome {
     pub turns: u64,
 }
 
-/// Runs the history of a seed. The same seed gives the same history wherever the runtime can be
-/// seeded (see the crate's build script), and the same settings everywhere.
-pub fn run(seed: u64) -> Outcome {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_time().start_paused(true);
-    let bounds = Bounds::default();
-    bounds.count(&mut builder);
-    #[cfg(tokio_unstable)]
-    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
-    match builder.build() {
-        Ok(runtime) => runtime.block_on(history(seed, &bounds)),
-        Err(error) => Outcome {
+impl Outcome {
+    /// There is no history to tell.
+    fn cut_short(seed: u64, violation: String) -> Self {
+        Self {
             seed,
-            violation: Some(format!("no runtime: {error}")),
+            violation: Some(violation),
             history: Vec::new(),
             acknowledged: 0,
             in_doubt: 0,
             reads: 0,
             turns: 0,
-        },
+        }
     }
+}
+
+/// Runs the history of a seed. The same seed gives the same history wherever the runtime can be
+/// seeded (see the crate's build script), and the same settings everywhere.
+pub fn run(seed: u64) -> Outcome {
+    run_watched(seed, &Pulse::default())
+}
+
+/// The same, with a sign of life for whoever watches from another thread.
+pub fn run_watched(seed: u64, pulse: &Pulse) -> Outcome {
+    pulse.begin(seed);
+    let mut builder = Builder::new_current_thread();
+    builder.enable_time().start_paused(true);
+    let bounds = Bounds::new(pulse);
+    bounds.count(&mut builder);
+    #[cfg(tokio_unstable)]
+    builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
+    let runtime = match builder.build() {
+        Ok(runtime) => runtime,
+        Err(error) => return Outcome::cut_short(seed, format!("no runtime: {error}")),
+    };
+    let whole = AssertUnwindSafe(|| runtime.block_on(history(seed, &bounds)));
+    std::panic::catch_unwind(whole)
+        .unwrap_or_else(|_| Outcome::cut_short(seed, "a process panicked".to_owned()))
 }
 
 async fn history(seed: u64, bounds: &Bounds) -> Outcome {
@@ -81,11 +99,15 @@ async fn live(world: &Arc<World>) {
     let clients: Vec<_> = (0..world.settings.clients)
         .map(|number| tokio::spawn(clients::work(Arc::clone(world), number)))
         .collect();
+    let scene = tokio::spawn(scene::play(Arc::clone(world)));
     nemesis::disturb(Arc::clone(world)).await;
     for client in clients {
         if client.await.is_err() {
             world.violate("a client of the simulator panicked");
         }
+    }
+    if scene.await.is_err() {
+        world.violate("a scene of the simulator panicked");
     }
     calm(world);
     check::heal(world, world.settings.failover).await;
@@ -119,8 +141,9 @@ async fn operate(world: Arc<World>) {
 
 /// The database's log reaches its disk now and then.
 async fn write_log(world: Arc<World>) {
+    let seldom = world.settings.scene == Some(Scene::LostCommits);
     loop {
-        world.pause(150).await;
+        world.pause(if seldom { 5_000 } else { 150 }).await;
         world.database.flush_log();
     }
 }

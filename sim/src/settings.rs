@@ -7,6 +7,16 @@ use std::time::Duration;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+/// What is played beside the disturbances: see `scene`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    SlowMisses,
+    HeldMoves,
+    LoadedMoves,
+    GivenAway,
+    LostCommits,
+}
+
 /// The shape of one history.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -27,7 +37,11 @@ pub struct Settings {
     /// The longest pause between two steps of a client, in milliseconds; disturbances follow it.
     pub pace: u64,
     pub keep_flushed_seconds: u64,
+    pub scene: Option<Scene>,
 }
+
+/// Tells the generator of scenes from that of histories.
+const SCENE_SEED: u64 = 0x5CE9E;
 
 /// Segments are small, so that histories rotate and trim them.
 pub const SEGMENT_BYTES: u64 = 16 << 10;
@@ -41,7 +55,8 @@ impl Settings {
             1 => 300,
             _ => 60,
         };
-        let settings = Self {
+        let mut settings = Self {
+            scene: None,
             pace,
             keep_flushed_seconds: dice.random_range(0..=2),
             seed,
@@ -58,7 +73,34 @@ impl Settings {
             failover: dice.random_bool(0.25),
             segments: dice.random_range(4..=8),
         };
+        settings.set_scene();
         (settings, dice)
+    }
+
+    /// Draws a scene from a generator of its own, so that histories without one are as they were.
+    fn set_scene(&mut self) {
+        let mut dice = ChaCha8Rng::seed_from_u64(self.seed ^ SCENE_SEED);
+        if !dice.random_bool(0.35) {
+            if self.backend_async && dice.random_bool(0.1) {
+                self.scene = Some(Scene::LostCommits);
+                self.keep_flushed_seconds = 0;
+                self.pace = 60;
+                (self.clients, self.steps_per_client) = (3, 24);
+            }
+            return;
+        }
+        let plain = !self.poison && !self.relaxed;
+        self.scene = match dice.random_range(0..4) {
+            0 => Some(Scene::SlowMisses),
+            1 if !self.poison => Some(Scene::LoadedMoves),
+            2 if plain => Some(Scene::GivenAway),
+            _ => Some(Scene::HeldMoves),
+        };
+        // scenes are between two nodes, and last some seconds
+        self.nodes = 2;
+        self.pace = self.pace.min(300);
+        self.clients = self.clients.max(2);
+        self.steps_per_client = self.steps_per_client.max(10);
     }
 
     /// One line for the head of a history.
@@ -67,7 +109,7 @@ impl Settings {
         let commit = if self.backend_async { "async" } else { "sync" };
         format!(
             "seed {}: {} node(s), {} keys, {} client(s), {} lane(s), journal {durability}, \
-             backend commits {commit}{}{}",
+             backend commits {commit}{}{}{}",
             self.seed,
             self.nodes,
             self.keys,
@@ -75,6 +117,7 @@ impl Settings {
             self.lanes,
             if self.poison { ", poisoned rows" } else { "" },
             if self.failover { ", failover" } else { "" },
+            self.scene.map(|scene| format!(", {scene:?}")).unwrap_or_default(),
         )
     }
 }

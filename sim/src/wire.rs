@@ -125,7 +125,7 @@ impl Wire {
 fn nothing<T>(_: &World, _: &T) {}
 
 /// A standby that lags has every synchronous change of the bookkeeping.
-fn synchronous(world: &World) {
+pub fn synchronous(world: &World) {
     let mut standby = world.standby.lock();
     if standby.is_some() {
         *standby = Some(world.database.standby());
@@ -164,6 +164,21 @@ impl Backend for Wire {
             world.judge(|oracle| oracle.claimed(&self.line.node, claim.token));
         };
         self.cross(|w| w.database.claim(request), done)
+    }
+
+    fn settle_claim<'a>(
+        &'a self,
+        group_uid: &'a str,
+        node: &'a str,
+        token: u64,
+    ) -> BackendFuture<'a, ()> {
+        let (group_uid, node) = (group_uid.to_owned(), node.to_owned());
+        self.cross(
+            move |w| {
+                Box::pin(async move { w.database.settle_claim(&group_uid, &node, token).await })
+            },
+            |world, ()| synchronous(world),
+        )
     }
 
     fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover> {
@@ -222,11 +237,14 @@ impl Backend for Wire {
         &'a self,
         keys: &'a [RootKey],
     ) -> BackendFuture<'a, Vec<Option<Instance>>> {
-        let keys = keys.to_vec();
-        self.cross(
-            move |w| Box::pin(async move { w.database.read_instances(&keys).await }),
-            nothing,
-        )
+        Box::pin(async move {
+            let world = self.go().await?;
+            let found = world.database.read_instances(keys).await?;
+            if world.weather.lock().slow_misses && world.chance(0.5) {
+                world.pause(1_000).await;
+            }
+            self.back(&world, found).await
+        })
     }
 
     fn resolve_lookup<'a>(

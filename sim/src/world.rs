@@ -48,6 +48,8 @@ pub struct Weather {
     pub poison: bool,
     /// Nodes that cannot be reached by their peers.
     pub cut: Vec<String>,
+    /// What a miss found takes long on its way back.
+    pub slow_misses: bool,
     /// Until when a node's way to the database stands still.
     pub held: BTreeMap<String, Instant>,
 }

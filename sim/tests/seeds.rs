@@ -34,6 +34,16 @@ fn what_the_backend_accepted_is_not_taken_back_by_a_start_without_it() {
 
 const PINNED_ACCEPTED: [u64; 1] = [437];
 
+/// A copy of a volume that was made while its node claimed was let in after that claim.
+#[test]
+fn a_copy_made_during_a_claim_is_refused_after_it() {
+    for seed in PINNED_CLAIMS {
+        must_hold(&sim::run(seed));
+    }
+}
+
+const PINNED_CLAIMS: [u64; 1] = [204_709];
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {
@@ -46,9 +56,17 @@ fn the_same_seed_gives_the_same_history() {
 #[cfg(feature = "defects")]
 #[test]
 fn planted_defects_are_found() {
-    for name in ["r01-unsynced-leaves", "r04-image-of-the-root-only", "r15-write-without-load"] {
+    let names = [
+        "r01-unsynced-leaves",
+        "r04-image-of-the-root-only",
+        "r09-lost-slots-are-written",
+        "r15-write-without-load",
+        "r20-coverage-stays",
+        "r23-move-with-backlog",
+    ];
+    for name in names {
         let defect = cachetier_defects::ALL.iter().find(|defect| defect.name == name).unwrap();
-        let hunt = sim::proof::hunt(*defect, 1, 5_000);
+        let hunt = sim::proof::hunt(defect, 1, 5_000, &sim::watch::Pulse::default());
         assert!(hunt.seed.is_some(), "{name} was not found");
     }
 }

@@ -51,6 +51,15 @@ pub trait Backend: Send + Sync + 'static {
     /// Claims the group's tables (R14) and the next token of this journal (R8).
     fn claim(&self, request: ClaimRequest) -> BackendFuture<'_, Claim>;
 
+    /// The claim's token is in the journal: from now on only the token tells who claimed, and a copy
+    /// of the volume that was made while the claim was under way is refused (R8). Idempotent.
+    fn settle_claim<'a>(
+        &'a self,
+        group_uid: &'a str,
+        node: &'a str,
+        token: u64,
+    ) -> BackendFuture<'a, ()>;
+
     /// Takes slots that nobody owns or whose owners let them go (R9). Idempotent.
     fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover>;
 

@@ -124,6 +124,15 @@ impl Backend for DoubleBackend {
         self.with(move |state| state.claim(&request))
     }
 
+    fn settle_claim<'a>(
+        &'a self,
+        group_uid: &'a str,
+        node: &'a str,
+        token: u64,
+    ) -> BackendFuture<'a, ()> {
+        self.with(move |state| state.settle_claim(group_uid, node, token))
+    }
+
     fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover> {
         self.with(move |state| state.take_slots(&request))
     }

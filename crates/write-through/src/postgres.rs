@@ -179,6 +179,17 @@ impl Backend for PostgresBackend {
         }))
     }
 
+    fn settle_claim<'a>(
+        &'a self,
+        group_uid: &'a str,
+        node: &'a str,
+        token: u64,
+    ) -> BackendFuture<'a, ()> {
+        Box::pin(self.transaction("settle the claim", async move |client| {
+            claim::settle(client, group_uid, node, token).await
+        }))
+    }
+
     fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover> {
         Box::pin(self.transaction("take slots over", async move |client| {
             claim::take_slots(client, &request).await

@@ -113,6 +113,8 @@ pub(super) async fn claim(shared: &Arc<Shared>, schema: &GroupSchema) -> Result<
     let claim = shared.backend.claim(request).await?;
     let note = ClaimNote { token: Some(claim.token), attempt: None };
     shared.notebook.set_claim(&note).await?;
+    let (group, node) = (shared.config.group.uid.as_str(), shared.node.name.as_str());
+    shared.backend.settle_claim(group, node, claim.token).await?;
     tracing::info!(group = %shared.config.group.name, node = %shared.node.name,
         token = claim.token, slots = claim.slots().len(), lanes = claim.lane_count(), "claimed");
     Ok(claim)

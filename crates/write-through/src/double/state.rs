@@ -7,7 +7,7 @@ use crate::backend::claim::{
 use crate::backend::flush::{FlushOutcome, FlushRequest, WriterId, WriterRow};
 use crate::backend::load::KeyRange;
 use crate::backend::ownership::{
-    Writer, admit, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
+    Writer, admit, fenced, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
 };
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
@@ -187,6 +187,23 @@ impl State {
         self.commit(data, true);
         claim.quarantined = self.quarantined(uid, &claim.slots());
         Ok(claim)
+    }
+
+    pub fn settle_claim(
+        &mut self,
+        group_uid: &str,
+        node: &str,
+        token: u64,
+    ) -> Result<(), BackendError> {
+        let mut data = self.data.clone();
+        let writers = data.writers.entry(group_uid.to_owned()).or_default();
+        let mut mine = writers.iter_mut().filter(|w| w.node == node && w.token == token).peekable();
+        if mine.peek().is_none() {
+            return Err(fenced("settle the claim"));
+        }
+        mine.for_each(|writer| writer.attempt.clear());
+        self.commit(data, true);
+        Ok(())
     }
 
     pub fn take_slots(&mut self, request: &TakeoverRequest) -> Result<Takeover, BackendError> {

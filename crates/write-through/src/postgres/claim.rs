@@ -180,6 +180,24 @@ pub(super) async fn claim(
     Ok(Claim { token, epoch, lanes, quarantined })
 }
 
+/// An attempt that is over admits nobody any more.
+pub(super) async fn settle(
+    client: &Client,
+    group_uid: &str,
+    node: &str,
+    token: u64,
+) -> Result<(), BackendError> {
+    const ACT: &str = "settle the claim";
+    let settled = execute(
+        client,
+        ACT,
+        "UPDATE cachetier.writer SET attempt = '' WHERE group_uid = $1 AND node = $2 AND token = $3",
+        &[(&group_uid, Type::TEXT), (&node, Type::TEXT), (&signed(token), Type::INT8)],
+    )
+    .await?;
+    if settled > 0 { Ok(()) } else { Err(ownership::fenced(ACT)) }
+}
+
 /// R14: a table belongs to one group.
 async fn claim_tables(
     client: &Client,

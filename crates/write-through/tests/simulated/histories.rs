@@ -2,7 +2,7 @@
 
 use super::*;
 use cachetier_model::SlotId;
-use cachetier_write_through::{BackendHealth, lane_of};
+use cachetier_write_through::{BackendHealth, Reason, lane_of};
 
 /// A node like [`Node::start`]'s, which owns only these slots at first.
 async fn owner_of(
@@ -344,4 +344,21 @@ fn d11_a_lane_that_dies_is_reported_and_not_forgotten() {
         }
         node.stop.cancel();
     });
+}
+
+#[tokio::test]
+async fn r8_a_copy_made_while_its_original_claimed_is_refused_afterwards() {
+    let backend = DoubleBackend::new(schema());
+    let lost = backend.claim(claim_request(None, "a", 1)).await.unwrap();
+    // the answer was lost: the same attempt asks again
+    let claim = backend.claim(claim_request(None, "a", 1)).await.unwrap();
+    assert_eq!(claim.token, lost.token + 1);
+    let fenced = backend.settle_claim("g", "n", lost.token).await.unwrap_err();
+    assert_eq!(fenced.reason, Reason::Fenced, "{fenced}");
+    backend.settle_claim("g", "n", claim.token).await.unwrap();
+    // the copy holds the attempt, and no token
+    let refused = backend.claim(claim_request(None, "a", 1)).await.unwrap_err();
+    assert_eq!(refused.reason, Reason::StaleJournal, "{refused}");
+    let next = backend.claim(claim_request(Some(claim.token), "b", 1)).await.unwrap();
+    assert_eq!(next.token, claim.token + 1);
 }
