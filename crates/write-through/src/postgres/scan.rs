@@ -37,13 +37,12 @@ pub(super) async fn open(
     request: ScanRequest,
 ) -> Result<PostgresScan, BackendError> {
     // the first statement that reads takes the snapshot; make it now and not at the first page
-    let begin = connect::begin(
+    let begin = connect::begin_snapshot(
         &options,
-        "ISOLATION LEVEL REPEATABLE READ READ ONLY",
         // a scan is slow when its reader is: the receiver of its rows paces it
         "SET LOCAL idle_in_transaction_session_timeout = 300000; SELECT txid_current_snapshot()",
     );
-    client.batch_execute(&begin).await.map_err(|error| fault::from_driver(ACT, &error))?;
+    client.batch_execute(&begin).await.map_err(|error| fault::from_begin(ACT, &error))?;
     Ok(PostgresScan {
         client,
         options,

@@ -9,8 +9,10 @@
 )]
 
 mod discovery;
+mod failover;
 mod faults;
 mod flush;
+mod pooler;
 mod rate;
 mod reading;
 mod support;
