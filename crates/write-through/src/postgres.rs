@@ -275,6 +275,13 @@ impl Backend for PostgresBackend {
         }))
     }
 
+    fn check_filter<'a>(&'a self, filter: &'a str) -> BackendFuture<'a, ()> {
+        Box::pin(self.snapshot("check the condition of loads", async move |client| {
+            let compiled = self.compiled()?;
+            scan::check_filter(client, &compiled, filter).await
+        }))
+    }
+
     fn open_scan(&self, request: ScanRequest) -> BackendFuture<'_, Box<dyn Scan>> {
         Box::pin(async move {
             let compiled = self.compiled()?;
