@@ -19,7 +19,7 @@ fn main() -> ExitCode {
     match verdict {
         Ok(verdict) => verdict.into(),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", cachetier_client::causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -41,7 +41,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     match work.await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
-            tracing::error!(reason = format!("{error:#}"), "process ends");
+            tracing::error!(reason = cachetier_client::causes(error.as_ref()), "process ends");
             Ok(ExitCode::FAILURE)
         }
     }

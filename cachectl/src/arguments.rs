@@ -1,9 +1,12 @@
 //! The command line.
 
 use crate::exit;
+use anyhow::{Result, bail};
+use cachetier_client::Endpoint;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 /// Read, write and look after a cache group
 #[derive(Parser, Debug)]
@@ -54,11 +57,36 @@ pub struct ReachArguments {
     #[arg(long, global = true, value_name = "NODE")]
     pub node: Option<String>,
     /// Go to this node instead of through a cluster; may be given several times
-    #[arg(long = "server", global = true, value_name = "HOST:PORT")]
-    pub servers: Vec<String>,
+    #[arg(
+        long = "server",
+        global = true,
+        value_name = "HOST:PORT",
+        value_parser = Endpoint::from_str
+    )]
+    pub servers: Vec<Endpoint>,
     /// With --server: directory with tls.crt, tls.key and ca.crt; without it, plain text
     #[arg(long, global = true, value_name = "DIR", env = "CACHECTL_TLS_DIR")]
     pub tls_dir: Option<PathBuf>,
+}
+
+impl ReachArguments {
+    /// Options of both ways at once.
+    pub fn check(&self) -> Result<()> {
+        let of_cluster = self.namespace.is_some() || self.group.is_some() || self.context.is_some();
+        if of_cluster && !self.servers.is_empty() {
+            bail!("--server goes straight to a node; leave out --namespace, --group and --context");
+        }
+        if let (Some(directory), false) = (&self.tls_dir, self.servers.is_empty()) {
+            let missing = |file: &&&str| !directory.join(file).is_file();
+            if let Some(file) = ["tls.crt", "tls.key", "ca.crt"].iter().find(missing) {
+                bail!(
+                    "--tls-dir {} has no {file}; it must hold tls.crt, tls.key and ca.crt",
+                    directory.display()
+                );
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -155,6 +183,39 @@ pub struct TxArguments {
     /// Answer only after the backend accepted it
     #[arg(long)]
     pub flushed: bool,
+}
+
+impl GetArguments {
+    /// What is wrong whatever the group's tables are.
+    pub fn check(&self) -> Result<()> {
+        let narrowed = !self.columns.is_empty() || !self.conditions.is_empty();
+        if narrowed && self.tables.len() != 1 {
+            bail!("--columns and --where need exactly one --table");
+        }
+        Ok(())
+    }
+}
+
+impl TxArguments {
+    /// What is wrong whatever the group's tables are.
+    pub fn check(&self) -> Result<()> {
+        let inserts = self.insert.is_some() || self.upsert.is_some();
+        let acts = inserts || self.update.is_some() || self.delete.is_some();
+        if !acts && self.file.is_none() {
+            bail!("say what to do: --insert, --upsert, --update or --delete TABLE, or --file");
+        }
+        let sets = !self.set.is_empty() || !self.set_null.is_empty();
+        if self.update.is_some() && !sets {
+            bail!("--update changes nothing without --set column=value");
+        }
+        if self.delete.is_some() && sets {
+            bail!("--delete takes --where, not --set");
+        }
+        if inserts && (!self.conditions.is_empty() || self.expect.is_some()) {
+            bail!("--where and --expect belong to --update and --delete");
+        }
+        Ok(())
+    }
 }
 
 #[derive(Args, Debug)]

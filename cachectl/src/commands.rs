@@ -13,7 +13,7 @@ mod tx;
 mod tx_file;
 
 use crate::arguments::{Arguments, Command};
-use crate::exit::Exit;
+use crate::exit::{Exit, misuse};
 use crate::output;
 use crate::reach::Reach;
 use anyhow::Result;
@@ -36,6 +36,12 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         }
         other => other,
     };
+    reach.check().map_err(misuse)?;
+    match &command {
+        Command::Get(arguments) => arguments.check().map_err(misuse)?,
+        Command::Tx(arguments) => arguments.check().map_err(misuse)?,
+        _ => {}
+    }
     let reach = Reach::open(&reach).await?;
     match command {
         Command::Get(arguments) => get::run(&reach, &arguments, format).await,

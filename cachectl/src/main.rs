@@ -29,7 +29,7 @@ async fn main() -> ExitCode {
     match commands::run(arguments).await {
         Ok(exit) => exit.into(),
         Err(error) => {
-            output::complain(format_args!("{error:#}"));
+            output::complain(format_args!("{}", cachetier_client::causes(error.as_ref())));
             exit::Exit::of_error(&error).into()
         }
     }

@@ -3,11 +3,12 @@
 //! Owns the choice between a cluster's API server (port-forward) and addresses given by hand.
 //! Commands see only [`Reach`].
 
-mod cluster;
+pub mod cluster;
 mod forward;
 
 use crate::arguments::ReachArguments;
-use anyhow::{Context, Result, bail};
+use crate::exit::misuse;
+use anyhow::{Context, Result, anyhow};
 use cachetier_api::v1alpha1::CacheGroup;
 use cachetier_client::{
     AdminClient, Channels, Client, Endpoint, Options, Routing, TcpTransport, TlsIdentity, Transport,
@@ -86,9 +87,6 @@ fn options(tls: Option<TlsIdentity>, routing: Routing) -> Options {
 
 /// Straight to the given addresses; requests for rows are forwarded by the nodes themselves.
 async fn open_direct(arguments: &ReachArguments) -> Result<Reach> {
-    if arguments.group.is_some() || arguments.namespace.is_some() {
-        bail!("--server goes straight to a node; leave out --namespace and --group");
-    }
     let tls = arguments.tls_dir.clone().map(TlsIdentity::Directory);
     let hint = match &tls {
         Some(_) => "see the node's log".to_owned(),
@@ -96,16 +94,16 @@ async fn open_direct(arguments: &ReachArguments) -> Result<Reach> {
     };
     let transport: Arc<dyn Transport> = Arc::new(TcpTransport);
     let channels = Channels::with_transport(options(tls, Routing::Seeds), transport.clone());
-    let seed = |address: &String| Node { name: address.clone(), endpoint: address.as_str().into() };
+    let seed = |given: &Endpoint| Node { name: given.address.clone(), endpoint: given.clone() };
     let nodes: Vec<Node> = arguments.servers.iter().map(seed).collect();
     let seeds = nodes.iter().map(|n| n.endpoint.clone()).collect();
-    let name = arguments.servers.join(", ");
+    let name = nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>().join(", ");
     let mut reach = Reach { name, resource: None, channels, transport, nodes, seeds, hint };
     reach.nodes = direct_nodes(&reach).await;
     if let Some(wanted) = &arguments.node {
         reach.nodes.retain(|n| n.name == *wanted);
         if reach.nodes.is_empty() {
-            bail!("no node is called {wanted}");
+            return Err(misuse(anyhow!("no node is called {wanted}")));
         }
         reach.seeds = reach.nodes.iter().map(|n| n.endpoint.clone()).collect();
     }

@@ -124,6 +124,53 @@ async fn o32_the_definition_and_the_chart_suit_the_oldest_and_the_newest_server(
     Ok(())
 }
 
+/// What a chart of these settings says: its objects, or why there are none.
+fn rendered(settings: &[&str]) -> Result<(bool, String)> {
+    let chart = std::env::var("CACHETIER_CHART").context("CACHETIER_CHART is not set")?;
+    let helm = std::env::var("CACHETIER_HELM").context("CACHETIER_HELM is not set")?;
+    let mut command = Command::new(helm);
+    command.args(["template", "x", &chart, "--kube-version", "1.30.0"]);
+    command.args(["--api-versions", "monitoring.coreos.com/v1"]);
+    settings.iter().for_each(|setting| {
+        command.args(["--set", setting]);
+    });
+    let output = command.output()?;
+    let fine = output.status.success();
+    let text = if fine { output.stdout } else { output.stderr };
+    Ok((fine, String::from_utf8_lossy(&text).into_owned()))
+}
+
+#[tokio::test]
+async fn parts_of_the_chart_may_be_left_out_and_blanks_are_refused_by_the_setting() -> Result<()> {
+    for part in ["monitoring", "log", "crds", "resources", "podAnnotations", "log.format"] {
+        let (fine, text) = rendered(&[&format!("{part}=null")])?;
+        ensure!(fine && text.contains("kind: Deployment"), "{part}: {text}");
+        ensure!(text.contains("helm.sh/resource-policy"), "{part}: groups would go with the chart");
+        ensure!(text.contains("CACHETIER_LOG, value: \"info"), "{part}: no log filter");
+    }
+    let (fine, text) = rendered(&["monitoring=null"])?;
+    ensure!(fine && !text.contains("PodMonitor"), "{text}");
+    for (setting, named) in [
+        ("image=null", "image"),
+        ("image.tag=null", "tag"),
+        ("image.tag=", "tag"),
+        ("image.tag=a b", "tag"),
+        ("image.repository= ", "repository"),
+        ("clusterDomain=", "clusterDomain"),
+        ("clusterDomain=Cluster_Local", "clusterDomain"),
+        ("watchNamespace=Team A", "watchNamespace"),
+        ("log.filter= ", "filter"),
+        ("pollSeconds=null", "pollSeconds"),
+        ("replicas=null", "replicas"),
+        ("image.pullSecrets[0].name=A b", "pullSecrets"),
+    ] {
+        let (fine, text) = rendered(&[setting])?;
+        ensure!(!fine && text.contains(named), "{setting}: {text}");
+        ensure!(!text.contains("nil pointer"), "{setting}: {text}");
+    }
+    Ok(())
+}
+
 fn collect_rules(value: &Value, rules: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {

@@ -23,6 +23,7 @@ mod record;
 mod start;
 mod storage;
 mod teardown;
+pub use packages::ensure_pooler;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

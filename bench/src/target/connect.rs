@@ -9,13 +9,14 @@ use clap::Args;
 use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::Arc;
 
 #[derive(Args, Clone, Debug)]
 pub struct CacheOptions {
     /// Address of a cache node, `host:port`; may be given several times
-    #[arg(long = "server", value_name = "HOST:PORT")]
-    pub servers: Vec<String>,
+    #[arg(long = "server", value_name = "HOST:PORT", value_parser = Endpoint::from_str)]
+    pub servers: Vec<Endpoint>,
     /// Directory with tls.crt, tls.key and ca.crt; without it the connection is plain text
     #[arg(long, value_name = "DIR")]
     pub tls_dir: Option<PathBuf>,
@@ -42,12 +43,12 @@ impl CacheOptions {
             connections_per_node: self.connections,
             ..Options::default()
         };
-        let seeds: Vec<Endpoint> =
-            self.servers.iter().map(|s| Endpoint::from(s.as_str())).collect();
+        let seeds = self.servers.clone();
         let transport = Arc::new(Routes { names: routes(&self.resolve)? });
-        Client::connect_with(seeds, options, transport)
-            .await
-            .with_context(|| format!("no cache node answers at {}", self.servers.join(", ")))
+        Client::connect_with(seeds, options, transport).await.with_context(|| {
+            let given: Vec<&str> = self.servers.iter().map(|s| s.address.as_str()).collect();
+            format!("no cache node answers at {}", given.join(", "))
+        })
     }
 }
 

@@ -1,11 +1,11 @@
 //! `get`: the rows of one instance.
 
 use crate::arguments::{Format, GetArguments};
-use crate::exit::Exit;
+use crate::exit::{Exit, misuse};
 use crate::output::Fields;
 use crate::reach::Reach;
 use crate::{output, values};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use cachetier_client::{Read, ReadAnswer, Source, TableRead};
 use cachetier_model::{Column, GroupSchema};
 use serde::Serialize;
@@ -14,9 +14,7 @@ use serde_json::{Value as Json, json};
 pub async fn run(reach: &Reach, arguments: &GetArguments, format: Format) -> Result<Exit> {
     let client = reach.client().await?;
     let schema = client.schema();
-    let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
-    let mut read = Read::tables(key, tables(schema, arguments)?);
-    read.no_bypass = arguments.no_bypass;
+    let read = typed(schema, arguments).map_err(misuse)?;
     let answer = client.read(&read).await?;
     match format {
         Format::Json => output::print_json(&to_json(schema, &read, &answer)?)?,
@@ -25,11 +23,14 @@ pub async fn run(reach: &Reach, arguments: &GetArguments, format: Format) -> Res
     Ok(Exit::Done)
 }
 
+fn typed(schema: &GroupSchema, arguments: &GetArguments) -> Result<Read> {
+    let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
+    let mut read = Read::tables(key, tables(schema, arguments)?);
+    read.no_bypass = arguments.no_bypass;
+    Ok(read)
+}
+
 fn tables(schema: &GroupSchema, arguments: &GetArguments) -> Result<Vec<TableRead>> {
-    let narrowed = !arguments.columns.is_empty() || !arguments.conditions.is_empty();
-    if narrowed && arguments.tables.len() != 1 {
-        bail!("--columns and --where need exactly one --table");
-    }
     let read = |name: &String| {
         let table = values::table(schema, name)?;
         for column in &arguments.columns {

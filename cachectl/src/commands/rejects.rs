@@ -1,10 +1,10 @@
 //! `rejects`: what the backend refused for good, and what becomes of it.
 
 use crate::arguments::{Format, RejectsCommand};
-use crate::exit::Exit;
+use crate::exit::{Exit, misuse};
 use crate::output::{self, seconds};
 use crate::reach::{Node, Reach};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use cachetier_client::wire::Reject;
 use futures::future::try_join_all;
 use serde_json::{Value as Json, json};
@@ -124,7 +124,9 @@ async fn resolve(reach: &Reach, id: u64, discard: bool, format: Format) -> Resul
 
 fn confirmed(reject: &Reject) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("discard drops acknowledged writes; add --yes to do it without being asked");
+        return Err(misuse(anyhow!(
+            "discard drops acknowledged writes; add --yes to do it without being asked"
+        )));
     }
     let question = format!(
         "Drop reject {} and the {} acknowledged transactions behind it? [y/N] ",

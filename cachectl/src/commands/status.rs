@@ -1,7 +1,7 @@
 //! `status`: the group as the operator sees it, and each node as it sees itself.
 
 use crate::arguments::Format;
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::output::{self, bytes, seconds};
 use crate::reach::{Node, Reach};
 use anyhow::Result;
@@ -40,7 +40,11 @@ pub async fn run(reach: &Reach, format: Format) -> Result<Exit> {
         }
         Format::Table => print(reach, &answers),
     }
-    Ok(Exit::good(fine))
+    let reached = answers.iter().any(|(_, a)| match a {
+        Ok(_) => true,
+        Err(error) => exit::of_client(error) != Exit::Unreachable,
+    });
+    Ok(if reached { Exit::good(fine) } else { Exit::Unreachable })
 }
 
 fn print(reach: &Reach, answers: &[NodeAnswer]) {

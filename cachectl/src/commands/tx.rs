@@ -2,7 +2,7 @@
 
 use super::tx_file;
 use crate::arguments::{Format, TxArguments};
-use crate::exit::Exit;
+use crate::exit::{Exit, InDoubt, misuse};
 use crate::reach::Reach;
 use crate::{output, values};
 use anyhow::{Context, Result, bail};
@@ -12,14 +12,7 @@ use serde_json::json;
 
 pub async fn run(reach: &Reach, arguments: &TxArguments, format: Format) -> Result<Exit> {
     let client = reach.client().await?;
-    let schema = client.schema();
-    let mut transact = match &arguments.file {
-        Some(path) => tx_file::read(schema, path, &arguments.key)?,
-        None => {
-            let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
-            Transact::new(key, vec![operation(schema, arguments)?])
-        }
-    };
+    let mut transact = typed(client.schema(), arguments).map_err(misuse)?;
     if arguments.flushed {
         transact.answer = Answer::Flushed;
     }
@@ -27,15 +20,22 @@ pub async fn run(reach: &Reach, arguments: &TxArguments, format: Format) -> Resu
         let doubtful = error.in_doubt();
         let error = anyhow::Error::from(error);
         match doubtful {
-            true => error.context(
-                "it is not known whether the transaction happened; read the instance before \
-                 trying again",
-            ),
+            true => error.context(InDoubt),
             false => error.context("nothing was changed"),
         }
     })?;
     print(&answer, format)?;
     Ok(Exit::Done)
+}
+
+fn typed(schema: &GroupSchema, arguments: &TxArguments) -> Result<Transact> {
+    match &arguments.file {
+        Some(path) => tx_file::read(schema, path, &arguments.key),
+        None => {
+            let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
+            Ok(Transact::new(key, vec![operation(schema, arguments)?]))
+        }
+    }
 }
 
 fn operation(schema: &GroupSchema, arguments: &TxArguments) -> Result<Operation> {
@@ -46,30 +46,22 @@ fn operation(schema: &GroupSchema, arguments: &TxArguments) -> Result<Operation>
         (_, _, Some(name), _) => {
             let table = values::table(schema, name)?;
             let set = assignments(table, arguments)?;
-            if set.is_empty() {
-                bail!("--update changes nothing without --set column=value");
-            }
             let conditions = conditions(table, arguments)?;
             let expect = arguments.expect;
             Ok(Operation::Update(Update { table: name.clone(), conditions, set, expect }))
         }
         (.., Some(name)) => {
             let table = values::table(schema, name)?;
-            if !arguments.set.is_empty() || !arguments.set_null.is_empty() {
-                bail!("--delete takes --where, not --set");
-            }
             let conditions = conditions(table, arguments)?;
             let expect = arguments.expect;
             Ok(Operation::Delete(Delete { table: name.clone(), conditions, expect }))
         }
-        _ => bail!("say what to do: --insert, --upsert, --update or --delete TABLE, or --file"),
+        // refused when the arguments were read
+        _ => bail!("there is nothing to do"),
     }
 }
 
 fn row(schema: &GroupSchema, name: &str, arguments: &TxArguments) -> Result<Insert> {
-    if !arguments.conditions.is_empty() || arguments.expect.is_some() {
-        bail!("--where and --expect belong to --update and --delete");
-    }
     let table = values::table(schema, name)?;
     Ok(Insert { table: name.to_owned(), values: assignments(table, arguments)? })
 }

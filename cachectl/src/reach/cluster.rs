@@ -3,7 +3,8 @@
 use super::forward::PodForward;
 use super::{Node, Reach, options};
 use crate::arguments::ReachArguments;
-use anyhow::{Context, Result, bail};
+use crate::exit::misuse;
+use anyhow::{Context, Result, anyhow, bail};
 use cachetier_api::names::{COMPONENT_NODE, GroupNames, LABEL_COMPONENT, LABEL_GROUP};
 use cachetier_api::v1alpha1::CacheGroup;
 use cachetier_client::tls::PemIdentity;
@@ -49,10 +50,43 @@ async fn config(arguments: &ReachArguments) -> Result<Config> {
             Config::from_kubeconfig(&options)
                 .await
                 .with_context(|| format!("the kubeconfig has no usable context {context}"))
+                .map_err(misuse)
         }
-        None => Config::infer().await.context(
-            "no cluster is configured: set KUBECONFIG, or go straight to a node with --server",
-        ),
+        None => Config::infer()
+            .await
+            .context(
+                "no cluster is configured: set KUBECONFIG, or go straight to a node with --server",
+            )
+            .map_err(misuse),
+    }
+}
+
+/// What came of a call to the API server. Its refusals are said in its own words, which the error's
+/// text would repeat together with the whole answer.
+#[derive(Debug)]
+pub struct ApiServerError(kube::Error);
+
+impl ApiServerError {
+    pub fn cause(&self) -> &kube::Error {
+        &self.0
+    }
+}
+
+impl std::fmt::Display for ApiServerError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            kube::Error::Api(answer) => write!(f, "the API server says: {}", answer.message),
+            other => other.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ApiServerError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.0 {
+            kube::Error::Api(_) => None,
+            other => other.source(),
+        }
     }
 }
 
@@ -64,12 +98,12 @@ async fn find_group(
 ) -> Result<CacheGroup> {
     let groups: Api<CacheGroup> = Api::namespaced(kube.clone(), namespace);
     if let Some(name) = name {
-        let found = groups.get_opt(name).await;
+        let found = groups.get_opt(name).await.map_err(ApiServerError);
         return found
             .with_context(|| format!("cannot read group {namespace}/{name}"))?
             .with_context(|| format!("namespace {namespace} has no cache group {name}"));
     }
-    let found = groups.list(&ListParams::default()).await;
+    let found = groups.list(&ListParams::default()).await.map_err(ApiServerError);
     let mut found = found.with_context(|| format!("cannot list groups of {namespace}"))?.items;
     match (found.pop(), found.as_slice()) {
         (Some(only), []) => Ok(only),
@@ -77,7 +111,10 @@ async fn find_group(
         (Some(last), rest) => {
             let names: Vec<String> =
                 rest.iter().chain([&last]).map(ResourceExt::name_any).collect();
-            bail!("namespace {namespace} has several groups ({}); choose with -g", names.join(", "))
+            Err(misuse(anyhow!(
+                "namespace {namespace} has several groups ({}); choose with -g",
+                names.join(", ")
+            )))
         }
     }
 }
@@ -86,8 +123,8 @@ async fn nodes(kube: &kube::Client, names: &GroupNames, wanted: Option<&str>) ->
     let pods: Api<Pod> = Api::namespaced(kube.clone(), names.namespace());
     let group = names.stateful_set();
     let labels = format!("{LABEL_GROUP}={group},{LABEL_COMPONENT}={COMPONENT_NODE}");
-    let found =
-        pods.list(&ListParams::default().labels(&labels)).await.context("cannot list pods")?;
+    let found = pods.list(&ListParams::default().labels(&labels)).await;
+    let found = found.map_err(ApiServerError).context("cannot list pods")?;
     let mut nodes: Vec<Node> = found
         .iter()
         .filter(|p| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"))
@@ -117,6 +154,7 @@ async fn certificate(kube: &kube::Client, names: &GroupNames) -> Result<PemIdent
     let secret = secrets
         .get_opt(&name)
         .await
+        .map_err(ApiServerError)
         .with_context(|| format!("you may not read Secret {name}, which holds the certificate"))?
         .with_context(|| format!("Secret {name} is missing; has the operator seen the group?"))?;
     let mut data = secret.data.unwrap_or_default();

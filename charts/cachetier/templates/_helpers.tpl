@@ -21,3 +21,8 @@ app.kubernetes.io/component: operator
 {{- $switch := toString .switch }}
 {{- if or (eq $switch "on") (eq $switch "true") (and (eq $switch "auto") .there) }}true{{ end }}
 {{- end }}
+
+{{- /* a switch of a part that may be left out whole, as --set PART=null does; absent: on */}}
+{{- define "cachetier.unlessFalse" -}}
+{{- if ne (toString .) "false" }}true{{ end }}
+{{- end }}

@@ -206,6 +206,29 @@ impl ClientError {
     }
 }
 
+/// An error with its causes in one line, each said once: many errors repeat their source's words in
+/// their own.
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut said: Vec<String> = Vec::new();
+    for cause in sources(error) {
+        let text = cause.to_string();
+        if !text.is_empty() && !said.iter().any(|before| says(before, &text)) {
+            said.push(text);
+        }
+    }
+    said.join(": ")
+}
+
+/// Whether `text` stands in `whole`, and not as a part of longer words.
+fn says(whole: &str, text: &str) -> bool {
+    let part_of_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    whole.match_indices(text).any(|(at, _)| {
+        let (before, after) = (whole.get(..at), whole.get(at + text.len()..));
+        !part_of_word(before.and_then(|b| b.chars().next_back()))
+            && !part_of_word(after.and_then(|a| a.chars().next()))
+    })
+}
+
 /// The detail trailer of a status, if it carries one.
 pub fn detail_of(status: &Status) -> Option<ErrorDetail> {
     let bytes = status.metadata().get_bin(ERROR_DETAIL_TRAILER)?.to_bytes().ok()?;
@@ -228,9 +251,9 @@ pub(crate) fn deepest(status: &Status) -> String {
 }
 
 fn sources<'a>(
-    status: &'a (dyn std::error::Error + 'static),
+    error: &'a (dyn std::error::Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
-    std::iter::successors(Some(status), |e| e.source())
+    std::iter::successors(Some(error), |e| e.source())
 }
 
 #[cfg(test)]
@@ -253,6 +276,29 @@ mod tests {
         assert_eq!(error.reason(), Some(Reason::BacklogFull));
         assert_eq!(error.retry_after(), Some(Duration::from_millis(250)));
         assert!(!error.in_doubt());
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Link {
+        text: &'static str,
+        source: Option<Box<Link>>,
+    }
+
+    #[test]
+    fn no_cause_is_said_twice() {
+        let chain = |texts: &[&'static str]| {
+            let mut source = None;
+            for text in texts.iter().rev().copied() {
+                source = Some(Box::new(Link { text, source }));
+            }
+            causes(&*source.unwrap())
+        };
+        assert_eq!(chain(&["cannot list", "api: refused", "refused"]), "cannot list: api: refused");
+        assert_eq!(chain(&["a", "b: c", "d"]), "a: b: c: d");
+        assert_eq!(chain(&["a", "connect", "connect"]), "a: connect");
+        assert_eq!(chain(&["cannot act", "act"]), "cannot act");
+        assert_eq!(chain(&["exactly", "act"]), "exactly: act");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! applications, `cachectl`, the benchmark, the preload Job, the operator and from nodes that
 //! forward; they go out as gRPC.
 
+pub mod address;
 pub mod admin;
 pub mod channel;
 pub mod client;
@@ -20,10 +21,11 @@ mod routing;
 pub mod tls;
 pub mod transport;
 
+pub use address::AddressError;
 pub use admin::AdminClient;
 pub use channel::{Channels, NodeChannel};
 pub use client::Client;
-pub use error::{ClientError, ERROR_DETAIL_TRAILER, Reason, Refusal};
+pub use error::{ClientError, ERROR_DETAIL_TRAILER, Reason, Refusal, causes};
 pub use options::{Calls, Endpoint, Options, Routing};
 pub use peer::PeerClient;
 pub use request::{

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cachetier_journal::JournalStats;
-use cachetier_model::node_config::PreloadMode;
+use cachetier_model::node_config::{PreloadMode, TopologySource};
 use cachetier_write_through::BackendHealth;
 
 use crate::calls::BacklogFigures;
@@ -110,6 +110,10 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
             false,
         ));
     }
+    let ready = ready(shared, once, phase, &figures);
+    if !ready && phase == Phase::Serving && load.is_none() {
+        add_awaited_load(&mut problems, shared, &figures);
+    }
     Status {
         node: shared.node.name.clone(),
         group: shared.config.group.name.clone(),
@@ -117,7 +121,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         journal: shared.journal.id(),
         generation: shared.generation,
         phase,
-        ready: ready(shared, once, phase, &figures),
+        ready,
         topology_version: shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0),
         slots_assigned: figures.assigned,
         slots_serving: figures.serving,
@@ -139,6 +143,19 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
         writes_stopped,
         schema_version: core.map_or(0, |c| c.schema_version),
+    }
+}
+
+/// Where an operator starts loads, it says how far they are; alone, somebody must start one.
+fn add_awaited_load(problems: &mut Vec<Problem>, shared: &Shared, figures: &SlotFigures) {
+    if shared.config.topology == TopologySource::Standalone {
+        let message = format!(
+            "not ready: preload.mode is BeforeReady, {} of {} slots are loaded and no load has \
+             begun; run `cache-node preload` with this node's settings, or set preload.mode to \
+             Background or None",
+            figures.covered, figures.serving
+        );
+        problems.push(Problem::new("AwaitingLoad", message, false));
     }
 }
 

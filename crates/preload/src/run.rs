@@ -57,6 +57,7 @@ impl Preload {
         let schema = client.schema().clone();
         backend.use_schema(schema.clone());
         wait_for_serving(&client, options.serving_wait).await?;
+        backend.check_filter(&options.filter).await?;
         let estimates = backend.expected_rows().await?;
         let info = ledger(backend.as_ref(), &options, &estimates).await?;
         let expected = schema

@@ -101,6 +101,11 @@ pub trait Backend: Send + Sync + 'static {
     /// ranges that together cover every possible key.
     fn plan_chunks<'a>(&'a self, chunks: u32, filter: &'a str) -> BackendFuture<'a, Vec<KeyRange>>;
 
+    /// Whether a condition of loads is one over the root table's columns; reads no row.
+    fn check_filter<'a>(&'a self, _filter: &'a str) -> BackendFuture<'a, ()> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     /// Opens one snapshot over a range; pages come in root key order.
     fn open_scan(&self, request: ScanRequest) -> BackendFuture<'_, Box<dyn Scan>>;
 

@@ -123,13 +123,31 @@ impl PostgresBackend {
         name: &'static str,
         act: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, BackendError>,
     ) -> Result<T, BackendError> {
+        let commit = "SET LOCAL synchronous_commit = on";
+        self.within(name, connect::begin(&self.options, "READ WRITE", commit), act).await
+    }
+
+    /// Runs `act` on one snapshot, of a primary.
+    async fn snapshot<T>(
+        &self,
+        name: &'static str,
+        act: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        self.within(name, connect::begin_snapshot(&self.options, ""), act).await
+    }
+
+    async fn within<T>(
+        &self,
+        name: &'static str,
+        begin: String,
+        act: impl AsyncFnOnce(&tokio_postgres::Client) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
         let pooled = self.pool.take().await?;
-        let begin =
-            connect::begin(&self.options, "READ WRITE", "SET LOCAL synchronous_commit = on");
         let exchange = async {
             let client = pooled.client()?;
             let simple = |error| fault::from_driver(name, &error);
-            client.batch_execute(&begin).await.map_err(simple)?;
+            let began = client.batch_execute(&begin).await;
+            began.map_err(|error| fault::from_begin(name, &error))?;
             let answer = act(client).await?;
             client.batch_execute("COMMIT").await.map_err(simple)?;
             Ok(answer)
@@ -139,7 +157,7 @@ impl PostgresBackend {
         Ok(answer)
     }
 
-    /// Runs `act` on a pooled connection without a transaction around it.
+    /// Runs `act` on a pooled connection; the transactions are its own.
     async fn plain<T>(
         &self,
         name: &'static str,
@@ -159,7 +177,7 @@ impl Backend for PostgresBackend {
     }
 
     fn discover<'a>(&'a self, tables: &'a [TableConfig]) -> BackendFuture<'a, GroupSchema> {
-        Box::pin(self.plain("discover tables", async |client: &tokio_postgres::Client| {
+        Box::pin(self.snapshot("discover tables", async |client: &tokio_postgres::Client| {
             catalog::discover(client, &self.options.schema, tables).await
         }))
     }
@@ -197,7 +215,7 @@ impl Backend for PostgresBackend {
     }
 
     fn holders<'a>(&'a self, group_uid: &'a str) -> BackendFuture<'a, Vec<SlotHolder>> {
-        Box::pin(self.plain("read who owns the slots", async move |client| {
+        Box::pin(self.snapshot("read who owns the slots", async move |client| {
             claim::holders(client, group_uid).await
         }))
     }
@@ -248,23 +266,30 @@ impl Backend for PostgresBackend {
     ) -> BackendFuture<'a, Option<RootKey>> {
         Box::pin(self.plain("resolve a lookup key", async move |client| {
             let compiled = self.compiled()?;
-            read::resolve_lookup(client, &compiled, lookup, values).await
+            read::resolve_lookup(client, &self.options, &compiled, lookup, values).await
         }))
     }
 
     fn expected_rows(&self) -> BackendFuture<'_, Vec<u64>> {
-        Box::pin(self.plain("estimate rows", async move |client| {
+        Box::pin(self.snapshot("estimate rows", async move |client| {
             let compiled = self.compiled()?;
             catalog::expected_rows(client, &compiled.schema).await
         }))
     }
 
     fn plan_chunks<'a>(&'a self, chunks: u32, filter: &'a str) -> BackendFuture<'a, Vec<KeyRange>> {
-        Box::pin(self.plain("plan the chunks of a load", async move |client| {
+        Box::pin(self.snapshot("plan the chunks of a load", async move |client| {
             let compiled = self.compiled()?;
             let expected = catalog::expected_rows(client, &compiled.schema).await?;
             let roots = expected.first().copied().unwrap_or(0);
             chunks::plan_chunks(client, &compiled, chunks, filter, roots).await
+        }))
+    }
+
+    fn check_filter<'a>(&'a self, filter: &'a str) -> BackendFuture<'a, ()> {
+        Box::pin(self.snapshot("check the condition of loads", async move |client| {
+            let compiled = self.compiled()?;
+            scan::check_filter(client, &compiled, filter).await
         }))
     }
 
@@ -294,7 +319,7 @@ impl Backend for PostgresBackend {
         group_uid: &'a str,
         load_id: &'a str,
     ) -> BackendFuture<'a, Option<LoadInfo>> {
-        Box::pin(self.plain("read a load", async move |client| {
+        Box::pin(self.snapshot("read a load", async move |client| {
             ledger::info(client, group_uid, load_id).await
         }))
     }
@@ -334,13 +359,15 @@ impl Backend for PostgresBackend {
         group_uid: &'a str,
         limit: u32,
     ) -> BackendFuture<'a, Vec<RejectEntry>> {
-        Box::pin(self.plain("list rejects", async move |client| {
+        Box::pin(self.snapshot("list rejects", async move |client| {
             rejects::list(client, group_uid, limit).await
         }))
     }
 
     fn reject_tail(&self, id: u64) -> BackendFuture<'_, Vec<RejectEntry>> {
-        Box::pin(self.plain("read a reject", async move |client| rejects::tail(client, id).await))
+        Box::pin(
+            self.snapshot("read a reject", async move |client| rejects::tail(client, id).await),
+        )
     }
 
     fn discard_reject<'a>(&'a self, id: u64, by: &'a Fence) -> BackendFuture<'a, u32> {

@@ -1,4 +1,4 @@
-//! Debian packages that the local cluster needs: found missing by the programs they bring, then
+//! Debian packages that the local cluster and the tests need: found missing by the programs they bring, then
 //! installed in one go and said so. Touches the package manager only when something is missing.
 
 use std::path::Path;
@@ -25,6 +25,9 @@ const NODE: [Package; 6] = [
 const POSTGRES: [Package; 1] =
     [Package { name: "postgresql-15", shows: "/usr/lib/postgresql/15/bin/postgres" }];
 
+/// A pooler between product and database, as many have it.
+const POOLER: [Package; 1] = [Package { name: "pgbouncer", shows: "/usr/sbin/pgbouncer" }];
+
 /// Packages for nodes: runtime, network plugins, packet filters.
 pub fn ensure_node() -> Result<()> {
     ensure(&NODE)
@@ -33,6 +36,11 @@ pub fn ensure_node() -> Result<()> {
 /// The database server.
 pub fn ensure_postgres() -> Result<()> {
     ensure(&POSTGRES)
+}
+
+/// What the tests against a database start beside it.
+pub fn ensure_pooler() -> Result<()> {
+    ensure(&POOLER)
 }
 
 fn ensure(packages: &[Package]) -> Result<()> {

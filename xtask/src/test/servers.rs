@@ -26,6 +26,9 @@ impl Servers {
         servers.environment.insert("CACHETIER_CHART", chart);
         let program = workspace::this_program()?.to_string_lossy().into_owned();
         servers.environment.insert("CACHETIER_XTASK", program);
+        if levels.contains(&Level::Unit) {
+            cluster::ensure_pooler()?;
+        }
         if levels.contains(&Level::Unit) || levels.contains(&Level::Node) {
             servers.one(Alone::Backend)?;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cachetier_group::{BeginLoad, ChunkOutcome, NoPeers, Phase, TableRowsFigure};
+use cachetier_group::{BeginLoad, ChunkOutcome, NoPeers, Phase, Status, TableRowsFigure};
 use cachetier_model::node_config::PreloadMode;
 use cachetier_model::{Instance, Operation, SLOT_COUNT, Value};
 
@@ -43,6 +43,8 @@ async fn a_node_is_ready_when_every_chunk_of_its_load_was_counted() {
     let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
     let status = node.until("serving", |s| s.phase == Phase::Serving).await;
     assert!(!status.ready, "not before the load");
+    let awaited = |s: &Status| s.problems.iter().any(|p| p.reason == "AwaitingLoad");
+    assert!(awaited(&status), "{:?}", status.problems);
     for (chunk, ids) in [(0, 1..=50), (1, 51..=100)] {
         let begun = node.group.begin_load(begin("load-1", 2)).await.unwrap();
         assert_eq!(begun.slots_needed.len(), usize::from(SLOT_COUNT));
@@ -53,7 +55,7 @@ async fn a_node_is_ready_when_every_chunk_of_its_load_was_counted() {
         assert_eq!(done, expected);
     }
     let status = node.group.status().await;
-    assert!(status.ready);
+    assert!(status.ready && !awaited(&status));
     assert_eq!(status.slots_covered, u32::from(SLOT_COUNT));
     let load = status.load.unwrap();
     assert_eq!((load.chunks_done, load.inserted), (2, 100));
@@ -102,5 +104,25 @@ async fn d23_a_load_larger_than_memory_stops_with_a_condition_and_the_node_serve
     assert!(status.memory_bytes <= 4 << 20);
     assert_eq!(node.place(7).await, Some(70));
     node.write(1, vec![set_place(3)]).await.unwrap();
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_condition_of_loads_that_the_backend_refuses_is_a_problem_until_it_is_understood() {
+    let scene = Scene::new(3).await;
+    let mut config = scene.config("n-0");
+    config.preload.mode = PreloadMode::Background;
+    config.preload.r#where = "place < 30 AND tier = 'gold'".to_owned();
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    let refused = |s: &Status| {
+        let found = s.problems.iter().find(|p| p.reason == "LoadConditionRefused");
+        found.map(|p| p.message.clone())
+    };
+    let status = node.until("a problem", |s| refused(s).is_some()).await;
+    let message = refused(&status).unwrap();
+    assert!(message.contains("preload.where") && message.contains("\"tier\""), "{message}");
+    assert!(status.ready, "it serves all the same");
+    scene.postgres.execute("ALTER TABLE account ADD tier text").await;
+    node.until("no problem", |s| refused(s).is_none()).await;
     node.close().await;
 }

@@ -71,9 +71,12 @@ pub enum FlushOutcome {
     FenceMissed,
 }
 
-/// State of the backend's write-ahead log.
+/// State of the backend's write-ahead log, and what the lane's row holds at that moment: behind a
+/// pooler the session outlives the server, so only the row tells that commits were lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalState {
+    /// Of the writer row, seen no later than the log's points were taken; `None` without a row.
+    pub position: Option<u64>,
     pub system_identifier: String,
     pub timeline: u32,
     /// Every commit answered before this was taken lies at or below it.

@@ -56,6 +56,7 @@ impl LaneSession for DoubleLane {
             let state = self.state.lock();
             check(&state, self.session)?;
             Ok(WalState {
+                position: state.writer_row(&self.writer).map(|row| row.position),
                 system_identifier: "double".to_owned(),
                 timeline: state.timeline,
                 inserted: state.inserted,

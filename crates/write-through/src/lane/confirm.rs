@@ -78,7 +78,8 @@ impl Confirm {
 
 impl Lane {
     /// One look at the backend's log. Without a session the writer row is read first: only what
-    /// it still holds can be confirmed.
+    /// it still holds can be confirmed. The session alone proves nothing: behind a pooler it stays
+    /// whole when the server behind it crashes or is replaced.
     pub(super) async fn confirm_commits(&mut self) -> Result<(), Ended> {
         if self.session.is_none() {
             self.confirm.next = Some(Instant::now() + RECONNECT_INTERVAL);
@@ -86,6 +87,10 @@ impl Lane {
         }
         let Some(session) = self.session.as_mut() else { return Ok(()) };
         match session.wal().await {
+            Ok(wal) if wal.position != Some(self.position) => {
+                self.confirm.session_lost();
+                return self.look_at_row().await;
+            }
             Ok(wal) => {
                 if let Some(position) = self.confirm.observe(wal) {
                     self.shared.queue.confirmed(self.writer.lane, position);
@@ -106,7 +111,8 @@ mod tests {
     use super::*;
 
     fn wal(timeline: u32, inserted: u64, flushed: u64) -> WalState {
-        WalState { system_identifier: "s".to_owned(), timeline, inserted, flushed }
+        let (position, system_identifier) = (None, "s".to_owned());
+        WalState { position, system_identifier, timeline, inserted, flushed }
     }
 
     #[test]

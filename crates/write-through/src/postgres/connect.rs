@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_postgres::Client;
+use tokio_postgres::config::TargetSessionAttrs;
 
 /// Addresses of one server, or servers, that silence of the ones before leaves time for.
 const ADDRESSES_TRIED: u32 = 2;
@@ -36,6 +37,10 @@ pub(super) async fn open(options: &PostgresOptions) -> Result<Client, BackendErr
         .keepalives_idle(KEEPALIVE_IDLE)
         .keepalives_interval(KEEPALIVE_INTERVAL)
         .keepalives_retries(KEEPALIVE_RETRIES);
+    if config.get_hosts().len() > 1 {
+        // one of them is the primary, and which one changes
+        config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
     let connector = tls::connector(&credentials.tls)?;
     let connecting = config.connect(connector);
     let (client, connection) = tokio::time::timeout(options.connect_timeout, connecting)
@@ -72,6 +77,13 @@ pub(super) fn begin(options: &PostgresOptions, mode: &str, rest: &str) -> String
         options.lock_timeout.as_millis(),
         options.idle_in_transaction_timeout.as_millis(),
     )
+}
+
+/// One snapshot to read from, of a primary: a standby refuses to begin what may write, also where
+/// a pooler hides that the server is one now.
+pub(super) fn begin_snapshot(options: &PostgresOptions, rest: &str) -> String {
+    let rest = format!("SET TRANSACTION READ ONLY; {rest}");
+    begin(options, "ISOLATION LEVEL REPEATABLE READ READ WRITE", &rest)
 }
 
 pub(super) struct Pool {

@@ -24,12 +24,25 @@ pub(super) fn from_driver(act: &'static str, error: &tokio_postgres::Error) -> B
         (Reason::ValueRefused, "a value does not fit its column's type".to_owned())
     } else if text.starts_with("error deserializing") || text.starts_with("invalid column") {
         (Reason::SchemaDrift, "the backend answered with another type than expected".to_owned())
+    } else if cause == "database does not allow writes" {
+        (Reason::BackendNotReady, "none of the backend's hosts that answer takes writes".to_owned())
     } else if text.starts_with("error connecting to server") {
         (Reason::BackendUnreachable, format!("no connection to the backend: {cause}"))
     } else {
         (Reason::BackendUnreachable, format!("the connection to the backend broke: {text}"))
     };
     BackendError::new(act, reason, message)
+}
+
+/// Of a BEGIN of ours: the one feature that it asks for and that a server may not support is to
+/// write while it is a standby.
+pub(super) fn from_begin(act: &'static str, error: &tokio_postgres::Error) -> BackendError {
+    const NOT_SUPPORTED: &str = "0A000";
+    let mut fault = from_driver(act, error);
+    if fault.sqlstate.as_deref() == Some(NOT_SUPPORTED) {
+        fault.reason = Reason::BackendNotReady;
+    }
+    fault
 }
 
 fn from_server(act: &'static str, db: &DbError) -> BackendError {

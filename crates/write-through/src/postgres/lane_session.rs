@@ -44,10 +44,7 @@ impl LaneSession for PostgresLane {
 
     fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
         Box::pin(async move {
-            let exchange = async {
-                let row = read_writer(&self.client, &self.writer).await?;
-                Ok((row, triggers::tables(&self.client, &self.schema).await?))
-            };
+            let exchange = look(&self.client, &self.options, &self.schema, &self.writer);
             let (row, triggered) =
                 connect::within(&self.options, "read position", exchange).await?;
             self.triggered = triggered;
@@ -57,7 +54,7 @@ impl LaneSession for PostgresLane {
 
     fn wal(&mut self) -> BackendFuture<'_, WalState> {
         Box::pin(async move {
-            let exchange = super::identity::wal_state(&self.client);
+            let exchange = super::identity::wal_state(&self.client, &self.writer);
             connect::within(&self.options, "read the log position", exchange).await
         })
     }
@@ -119,7 +116,7 @@ async fn run(
     let (began, fence, (rows, rejects)) =
         futures::join!(client.batch_execute(&begin), compare_and_set(client, request), work);
     let mut failures: Vec<BackendError> = Vec::new();
-    failures.extend(began.err().map(|error| fault::from_driver(ACT, &error)));
+    failures.extend(began.err().map(|error| fault::from_begin(ACT, &error)));
     let fence_held = match fence {
         Ok(changed) => changed == 1,
         Err(error) => {
@@ -274,6 +271,28 @@ async fn set_aside(
         .await
         .map(|_| ())
         .map_err(|error| fault::from_driver("set a transaction aside", &error))
+}
+
+/// The writer row and the tables whose triggers must be watched. Read where it could be written: a
+/// standby that is still catching up holds positions that it will not hold once it is promoted.
+async fn look(
+    client: &Client,
+    options: &PostgresOptions,
+    compiled: &Compiled,
+    writer: &WriterId,
+) -> Result<(Option<WriterRow>, HashSet<TableId>), BackendError> {
+    const ACT: &str = "read position";
+    let begin = connect::begin(options, "READ WRITE", "");
+    let (began, row, triggered, ended) = futures::join!(
+        client.batch_execute(&begin),
+        read_writer(client, writer),
+        triggers::tables(client, compiled),
+        client.batch_execute("COMMIT")
+    );
+    began.map_err(|error| fault::from_begin(ACT, &error))?;
+    let answer = (row?, triggered?);
+    ended.map_err(|error| fault::from_driver(ACT, &error))?;
+    Ok(answer)
 }
 
 async fn read_writer(

@@ -52,11 +52,11 @@ pub(super) async fn read_instances(
     }
     let params: Vec<(&(dyn ToSql + Sync), Type)> =
         arrays.iter().map(|a| (a as &(dyn ToSql + Sync), array_type(a.column_type))).collect();
-    let begin = connect::begin(options, "ISOLATION LEVEL REPEATABLE READ READ ONLY", "");
+    let begin = connect::begin_snapshot(options, "");
     let reads = join_all(compiled.reads.iter().map(|text| client.query_typed(text, &params)));
     let (began, tables, ended) =
         futures::join!(client.batch_execute(&begin), reads, client.batch_execute("COMMIT"));
-    began.map_err(|error| fault::from_driver(ACT, &error))?;
+    began.map_err(|error| fault::from_begin(ACT, &error))?;
     let mut instances = Assembly::new(schema);
     for (table, rows) in tables.into_iter().enumerate() {
         for row in rows.map_err(|error| fault::from_driver(ACT, &error))? {
@@ -70,6 +70,7 @@ pub(super) async fn read_instances(
 
 pub(super) async fn resolve_lookup(
     client: &Client,
+    options: &PostgresOptions,
     compiled: &Compiled,
     lookup: LookupId,
     values: &[Value],
@@ -112,7 +113,16 @@ pub(super) async fn resolve_lookup(
     }
     let params: Vec<(&(dyn ToSql + Sync), Type)> =
         scalars.iter().map(|s| (s as &(dyn ToSql + Sync), element_type(s.column_type))).collect();
-    let rows = client.query_typed(&text, &params).await.map_err(|e| fault::from_driver(ACT, &e))?;
+    let simple = |error| fault::from_driver(ACT, &error);
+    let begin = connect::begin_snapshot(options, "");
+    let (began, rows, ended) = futures::join!(
+        client.batch_execute(&begin),
+        client.query_typed(&text, &params),
+        client.batch_execute("COMMIT")
+    );
+    began.map_err(|error| fault::from_begin(ACT, &error))?;
+    let rows = rows.map_err(simple)?;
+    ended.map_err(simple)?;
     let Some(row) = rows.first() else { return Ok(None) };
     let mut key = Vec::new();
     for (place, column) in root.primary_key.iter().enumerate() {

@@ -9,7 +9,7 @@ use super::read::{Assembly, no_tables, undecodable};
 use super::{Compiled, PostgresOptions, connect, fault, sql};
 use crate::backend::BackendFuture;
 use crate::backend::load::{Scan, ScanRequest};
-use crate::error::{BackendError, Reason};
+use crate::error::{BackendError, Disposition, Reason};
 use cachetier_model::{Instance, RootKey, Row, TableId, TableSchema, Value};
 use futures::StreamExt;
 use std::sync::Arc;
@@ -37,13 +37,12 @@ pub(super) async fn open(
     request: ScanRequest,
 ) -> Result<PostgresScan, BackendError> {
     // the first statement that reads takes the snapshot; make it now and not at the first page
-    let begin = connect::begin(
+    let begin = connect::begin_snapshot(
         &options,
-        "ISOLATION LEVEL REPEATABLE READ READ ONLY",
         // a scan is slow when its reader is: the receiver of its rows paces it
         "SET LOCAL idle_in_transaction_session_timeout = 300000; SELECT txid_current_snapshot()",
     );
-    client.batch_execute(&begin).await.map_err(|error| fault::from_driver(ACT, &error))?;
+    client.batch_execute(&begin).await.map_err(|error| fault::from_begin(ACT, &error))?;
     Ok(PostgresScan {
         client,
         options,
@@ -53,6 +52,31 @@ pub(super) async fn open(
         after: None,
         ended: false,
     })
+}
+
+/// The server parses and types the condition, and then looks at no row.
+pub(super) async fn check_filter(
+    client: &Client,
+    compiled: &Compiled,
+    filter: &str,
+) -> Result<(), BackendError> {
+    const ACT: &str = "check the condition of loads";
+    if filter.trim().is_empty() {
+        return Ok(());
+    }
+    let schema = &compiled.schema;
+    let root = schema.root().ok_or_else(no_tables)?;
+    let table = sql::qualified(&schema.backend_schema, &root.name);
+    let text = format!("SELECT FROM {table} AS t WHERE ({filter}) LIMIT 0");
+    let Err(error) = client.query_typed(&text, &[]).await else { return Ok(()) };
+    let mut refused = fault::from_driver(ACT, &error);
+    if refused.disposition() != Disposition::Retry {
+        // nothing but the condition can be quoted: no row was looked at
+        let words = refused.detail.as_deref().unwrap_or(&refused.message);
+        refused.message = format!("preload.where is no condition on table {}: {words}", root.name);
+        refused.reason = Reason::Configuration;
+    }
+    Err(refused)
 }
 
 impl Scan for PostgresScan {

@@ -5,7 +5,10 @@ use crate::support::{backend_options, hlr, table};
 use cachetier_model::ColumnType;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::schema::ReferentialAction;
-use cachetier_write_through::{Backend, BackendError, PostgresBackend, Reason};
+use cachetier_write_through::{
+    Backend, BackendError, FlushEvent, LoadSpec, PostgresBackend, Reason, ScanRequest,
+};
+use std::sync::Arc;
 
 async fn discover(
     db: &Database,
@@ -169,12 +172,39 @@ async fn the_least_privileges_are_enough_and_a_missing_bookkeeping_says_how_to_m
         backend_commit: cachetier_model::node_config::BackendCommit::Async,
         ..cachetier_write_through::WriteThroughOptions::new("least", "n")
     };
-    let mut w = crate::support::writer(backend, schema, options).await;
+    let mut w = crate::support::writer(Arc::clone(&backend) as _, schema, options).await;
+    db.run("ALTER TABLE subscriber ADD CONSTRAINT low CHECK (vlr_location < 666)").await;
+    for (id, vlr) in [(1, 0), (2, 666)] {
+        let row = hlr::subscriber(id, &hlr::number_of(id), vlr);
+        w.commit(&hlr::key(id), vec![hlr::insert(hlr::SUBSCRIBER, row)]);
+    }
+    w.event(|e| matches!(e, FlushEvent::Rejected { .. })).await;
     w.ignore_events();
-    let row = hlr::subscriber(1, &hlr::number_of(1), 0);
-    w.commit(&hlr::key(1), vec![hlr::insert(hlr::SUBSCRIBER, row)]);
     w.all_flushed().await;
     assert_eq!(db.number("SELECT count(*) FROM subscriber").await, 1);
+    // everything else that a group does there
+    let id = backend.list_rejects("least", 10).await.unwrap()[0].id;
+    assert_eq!(backend.reject_tail(id).await.unwrap().len(), 1);
+    let fence = w.through.fence(hlr::key(2).slot()).unwrap();
+    assert_eq!(backend.discard_reject(id, &fence).await.unwrap(), 1);
+    assert!(backend.read_instances(&[hlr::key(1)]).await.unwrap()[0].is_some());
+    backend.check_filter("vlr_location < 5").await.unwrap();
+    let refused = backend.check_filter("no_such_column < 5").await.unwrap_err();
+    assert!(refused.reason == Reason::Configuration && refused.message.contains("no_such_column"));
+    let chunks = backend.plan_chunks(2, "").await.unwrap();
+    let (group_uid, load_id) = ("least".to_owned(), "l".to_owned());
+    backend
+        .create_load(LoadSpec { group_uid, load_id, filter: String::new(), chunks })
+        .await
+        .unwrap();
+    let lease = std::time::Duration::from_secs(60);
+    let chunk = backend.take_chunk("least", "l", "w", lease).await.unwrap().unwrap();
+    let request = ScanRequest { range: chunk.range.clone(), page: 5, ..ScanRequest::default() };
+    assert!(backend.open_scan(request).await.unwrap().next().await.unwrap().is_some());
+    assert!(backend.finish_chunk(&chunk, 1).await.unwrap());
+    assert_eq!(backend.holders("least").await.unwrap().len(), 1);
+    backend.forget_group("least").await.unwrap();
+    assert_eq!(db.number("SELECT count(*) FROM cachetier.writer").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,8 +10,10 @@
 
 mod discovery;
 mod equality;
+mod failover;
 mod faults;
 mod flush;
+mod pooler;
 mod rate;
 mod reading;
 mod support;

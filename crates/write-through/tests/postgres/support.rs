@@ -4,7 +4,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod forwarder;
 pub mod hlr;
+pub mod pooler;
 pub mod server;
 
 use cachetier_model::{GroupSchema, RootKey, Row, RowChange, SlotId};
@@ -179,6 +181,22 @@ impl Writer {
             Ok(event) => event,
             Err(_) => panic!("no such event; passed over: {passed:#?}"),
         }
+    }
+
+    /// Takes events out of the way of a test that only asks which positions the backend lost: the
+    /// positions it went back from and to.
+    pub fn watch_rewinds(&mut self) -> watch::Receiver<Vec<(u64, u64)>> {
+        let (_, closed) = mpsc::channel(1);
+        let mut events = std::mem::replace(&mut self.events, closed);
+        let (sender, receiver) = watch::channel(Vec::new());
+        tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                if let FlushEvent::Rewound { from, to, .. } = event {
+                    sender.send_modify(|all| all.push((from, to)));
+                }
+            }
+        });
+        receiver
     }
 
     /// Takes events out of the way of a test that does not look at them.

@@ -9,7 +9,7 @@ use tokio_postgres::{Client, NoTls};
 
 const BIN: &str = "/usr/lib/postgresql/15/bin";
 const PREFIX: &str = "cachetier-wt-";
-const PASSWORD: &str = "correct horse";
+pub const PASSWORD: &str = "correct horse";
 
 /// One running server.
 pub struct Server {
@@ -37,24 +37,38 @@ fn remove_leftovers() {
     }
 }
 
+/// A directory of the server's own user.
+pub fn own_directory() -> PathBuf {
+    remove_leftovers();
+    let prefix = format!("{PREFIX}{}-", std::process::id());
+    let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
+    let given = Command::new("chown").arg("postgres").arg(&dir).status();
+    assert!(given.is_ok());
+    dir
+}
+
 fn signal(pid: &str, signal: &str) {
     let _ = Command::new("kill").args([signal, pid]).stderr(std::process::Stdio::null()).status();
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Runs as the server's own user: it refuses to run as root.
 fn as_postgres(program: &str) -> Command {
-    let path = format!("{BIN}/{program}");
+    end_with_tests(&format!("{BIN}/{program}"))
+}
+
+/// Runs as the server's own user, as it refuses to run as root; and ends when the thread that
+/// started it does.
+pub fn end_with_tests(path: &str) -> Command {
     let root = std::fs::metadata("/proc/self").map(|m| std::os::unix::fs::MetadataExt::uid(&m));
     if !matches!(root, Ok(0)) {
         return Command::new(path);
     }
     let mut command = Command::new("setpriv");
     command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
-    command.args(["--pdeathsig", "QUIT", "--", &path]);
+    command.args(["--pdeathsig", "QUIT", "--", path]);
     command
 }
 
@@ -76,12 +90,29 @@ impl Server {
         })
     }
 
+    /// A streaming standby of the server that this port leads to.
+    pub fn standby_behind(port: u16) -> Server {
+        let data = own_directory().join("data");
+        let copied = as_postgres("pg_basebackup")
+            .env("PGPASSWORD", PASSWORD)
+            .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-U", "postgres"])
+            .args(["--write-recovery-conf", "--no-sync", "--checkpoint=fast", "-D"])
+            .arg(&data)
+            .output()
+            .unwrap();
+        assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+        Server::launch_on(data, &[])
+    }
+
+    /// Tells a standby to become a primary; returns when it is one.
+    pub fn promote(&self) {
+        let told = as_postgres("pg_ctl").args(["promote", "-w", "-D"]).arg(&self.data).output();
+        let told = told.unwrap();
+        assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    }
+
     fn start_in(settings: &[&str], prepare: impl FnOnce(&Path)) -> Server {
-        remove_leftovers();
-        let prefix = format!("{PREFIX}{}-", std::process::id());
-        let dir = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
-        let given = Command::new("chown").arg("postgres").arg(&dir).status();
-        assert!(given.is_ok());
+        let dir = own_directory();
         let data = dir.join("data");
         let password = dir.join("password");
         std::fs::write(&password, PASSWORD).unwrap();
@@ -94,6 +125,10 @@ impl Server {
             .unwrap();
         assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
         prepare(&data);
+        Server::launch_on(data, settings)
+    }
+
+    fn launch_on(data: PathBuf, settings: &[&str]) -> Server {
         let port = free_port();
         let settings: Vec<String> = settings.iter().map(|s| (*s).to_owned()).collect();
         let pid = launch(&data, port, &settings);
@@ -239,6 +274,11 @@ impl Database {
 
     pub async fn number(&self, sql: &str) -> i64 {
         self.client.query_one(sql, &[]).await.unwrap().get(0)
+    }
+
+    /// Where its clients connect from now on.
+    pub fn move_to(&self, port: u16) {
+        std::fs::write(self.credentials.path().join("port"), port.to_string()).unwrap();
     }
 
     pub async fn texts(&self, sql: &str) -> Vec<String> {
