@@ -72,6 +72,7 @@ pub fn run(args: &CiArgs) -> Result<()> {
     if args.list {
         return Ok(());
     }
+    println!("{}", workspace::room()?);
     let mut summary = Summary::default();
     let mut results = Vec::new();
     for stage in stages {

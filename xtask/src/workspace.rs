@@ -26,6 +26,21 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
+/// What everything that CI builds takes, without the caches of cargo and Go.
+const BUILD_GIB: u64 = 20;
+
+/// Says how much room there is for what is built, and whether it is enough: a full disk shows in
+/// the oddest of failures.
+pub fn room() -> anyhow::Result<String> {
+    let target = target_dir();
+    let exists = target.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    let volume = rustix::fs::statvfs(exists)?;
+    let free = volume.f_bavail.saturating_mul(volume.f_frsize) >> 30;
+    let advice = if free < BUILD_GIB { ": free some before a whole run" } else { "" };
+    let exists = exists.display();
+    Ok(format!("{free} GiB are free at {exists}; all that is built takes {BUILD_GIB}{advice}"))
+}
+
 /// Folder for results that are costly to make and depend only on checked-in files.
 pub fn cache_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("CACHETIER_CACHE") {
