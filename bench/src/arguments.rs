@@ -35,6 +35,8 @@ pub enum Command {
     VerifyWrites(VerifyArguments),
     /// The engine by itself, in this process: bytes per subscriber, reads, the mix on one core
     Engine(EngineArguments),
+    /// The journal by itself: commits beside a bare fdatasync, group commit, recovery
+    Journal(JournalArguments),
     /// The side-by-side experiment on this host: PostgreSQL directly and the cache in front of it
     Hlr(HlrArguments),
     /// What write-through costs the backend, and how fast it drains, on this host
@@ -197,6 +199,24 @@ pub struct EngineArguments {
     /// Draw keys uniformly instead of with the workload's skew
     #[arg(long)]
     pub uniform: bool,
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct JournalArguments {
+    /// A folder on the volume to measure
+    #[arg(long, default_value_os_t = std::env::temp_dir(), value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Length of each timed part
+    #[arg(long, default_value_t = 10.0, value_parser = seconds_above_zero)]
+    pub seconds: f64,
+    /// Bytes of a frame: a write of the workload with the whole instance
+    #[arg(long, default_value_t = 400, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub payload_bytes: u32,
+    /// What a start finds
+    #[arg(long, default_value_t = 512 << 20, value_name = "BYTES", value_parser = at_least_one::<u64>())]
+    pub recovery_bytes: u64,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

@@ -2,14 +2,15 @@
 
 use crate::arguments::staged::{FlushArguments, HlrArguments};
 use crate::arguments::{
-    Arguments, BackendArguments, CheckArguments, Command, EngineArguments, LoadArguments,
-    RunArguments, Side, VerifyArguments, WritesArguments, fresh_seed,
+    Arguments, BackendArguments, CheckArguments, Command, EngineArguments, JournalArguments,
+    LoadArguments, RunArguments, Side, VerifyArguments, WritesArguments, fresh_seed,
 };
 use anyhow::{Context, Result};
 use hlr_bench::drive::{self, Pace, RunOptions};
 use hlr_bench::engine::{self, EngineBenchOptions};
 use hlr_bench::flush;
 use hlr_bench::hlr::{self, Progress};
+use hlr_bench::journal::{self, JournalBenchOptions};
 use hlr_bench::load::{self, LoadOptions};
 use hlr_bench::population::{Population, tables};
 use hlr_bench::report::Report;
@@ -58,6 +59,7 @@ pub async fn run(arguments: Arguments) -> Result<Verdict> {
         Command::Writes(arguments) => write(arguments).await,
         Command::VerifyWrites(arguments) => verify_writes(arguments).await,
         Command::Engine(arguments) => measure_engine(&arguments),
+        Command::Journal(arguments) => measure_journal(&arguments).await,
         Command::Hlr(arguments) => side_by_side_experiment(&arguments).await,
         Command::Flush(arguments) => flush_experiment(&arguments).await,
         Command::Ddl { schema } => {
@@ -77,6 +79,19 @@ fn measure_engine(arguments: &EngineArguments) -> Result<Verdict> {
         capacity_bytes: arguments.capacity_bytes,
         uniform: arguments.uniform,
     })?;
+    println!("{}", report.table());
+    write_json(arguments.json.as_deref(), &report)?;
+    Ok(Verdict::Good)
+}
+
+async fn measure_journal(arguments: &JournalArguments) -> Result<Verdict> {
+    let options = JournalBenchOptions {
+        directory: arguments.directory.clone(),
+        seconds: arguments.seconds,
+        payload_bytes: arguments.payload_bytes as usize,
+        recovery_bytes: arguments.recovery_bytes,
+    };
+    let report = unless_told_to_end(journal::run(&options)).await?;
     println!("{}", report.table());
     write_json(arguments.json.as_deref(), &report)?;
     Ok(Verdict::Good)

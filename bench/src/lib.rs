@@ -14,6 +14,7 @@ pub mod engine;
 pub mod flush;
 pub mod flush_lag;
 pub mod hlr;
+pub mod journal;
 pub mod ledger;
 pub mod load;
 pub mod pace;

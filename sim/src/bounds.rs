@@ -26,7 +26,7 @@ const TURNS_MAX: u64 = 2_000_000;
 pub struct Bounds {
     turns: Arc<AtomicU64>,
     exceeded: CancellationToken,
-    #[cfg_attr(not(tokio_unstable), expect(dead_code, reason = "no turn is seen"))]
+    #[cfg_attr(not(tokio_unstable), expect(dead_code, reason = "turns cannot be counted"))]
     pulse: Pulse,
 }
 

@@ -238,7 +238,8 @@ pub async fn cover_is_true(world: &World, process: &Process) {
         if process.line.is_dead() || epoch() != before {
             return;
         }
-        if present && outcome.source != Source::Cache {
+        let loaded = world.oracle.lock().stays_loaded(id);
+        if present && loaded && outcome.source != Source::Cache {
             let words = format!("account {id} is not loaded, and its slot counts as covered");
             return world.violate(words);
         }
@@ -249,7 +250,8 @@ pub async fn cover_is_true(world: &World, process: &Process) {
 async fn read(world: &World, process: &Process, id: i64) {
     let status = process.group.status().await;
     // an instance whose reject was resolved is forgotten, covered or not
-    let covered = status.slots_covered > 0
+    let covered = world.oracle.lock().stays_loaded(id)
+        && status.slots_covered > 0
         && status.slots_covered == status.slots_serving
         && !world.settings.poison;
     let key = KeySelector::Root(tables::root(id));

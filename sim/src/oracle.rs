@@ -30,6 +30,8 @@ struct Book {
     possible: BTreeSet<Content>,
     /// An undecided transaction may still come true after a read that did not show it.
     late: bool,
+    /// The backend may have refused a transaction: the instance is forgotten then, and read again.
+    forgotten: bool,
     /// Every content that may ever have stood, in order.
     past: Vec<Content>,
     /// Where in `past` the database stood last.
@@ -81,6 +83,7 @@ impl Oracle {
             let book = Book {
                 possible,
                 late: false,
+                forgotten: false,
                 past,
                 stored: 0,
                 open: BTreeSet::new(),
@@ -148,6 +151,8 @@ impl Oracle {
         let shown = std::mem::take(&mut book.open_shown);
         let open = std::mem::take(&mut book.open);
         book.changes += 1;
+        let acknowledged = matches!(told, Told::Acknowledged { .. });
+        book.forgotten |= deed.is_decided_by_backend() && !acknowledged;
         match told {
             Told::InDoubt { .. } if shown => book.possible = open,
             Told::NotNow | Told::Refused { .. } if shown => {
@@ -245,6 +250,11 @@ impl Oracle {
     /// Something is asked for, and its client was not told yet.
     pub fn is_busy(&self, id: i64) -> bool {
         self.books.get(&id).is_some_and(|book| !book.open.is_empty())
+    }
+
+    /// A slot that counts as loaded has it in memory.
+    pub fn stays_loaded(&self, id: i64) -> bool {
+        self.books.get(&id).is_some_and(|book| !book.forgotten && book.open.is_empty())
     }
 
     /// What only a node knew that has lost its slots by hand is given up; this is left.
