@@ -36,31 +36,31 @@ struct Stage {
 const STAGES: [Stage; 5] = [
     Stage {
         name: "lint",
-        budget_minutes: 8,
+        budget_minutes: 6,
         about: "formatting, clippy, house rules, generated files, chart",
         run: lint_stage,
     },
     Stage {
         name: "test",
-        budget_minutes: 12,
+        budget_minutes: 25,
         about: "all tests without pods, with a PostgreSQL and an API server",
         run: test_stage,
     },
     Stage {
         name: "instructions",
-        budget_minutes: 4,
+        budget_minutes: 2,
         about: "instructions per read, update and insert of the store, against limits",
         run: |_, _| instructions::run(),
     },
     Stage {
         name: "cluster",
-        budget_minutes: 13,
+        budget_minutes: 5,
         about: "build the cluster's programs and start it",
         run: cluster_stage,
     },
     Stage {
         name: "e2e",
-        budget_minutes: 25,
+        budget_minutes: 31,
         about: "image, chart and the end-to-end tests",
         run: e2e_stage,
     },
