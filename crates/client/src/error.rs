@@ -166,10 +166,15 @@ impl ClientError {
 
     /// A refusal that came on a pipeline.
     pub(crate) fn from_pipeline(node: &str, error: PipelineError) -> Self {
+        let code = Code::from_i32(error.code.try_into().unwrap_or(Code::Unknown as i32));
+        let node = node.to_owned();
+        if error.detail.is_none() && code == Code::DeadlineExceeded {
+            return Self::Interrupted { node, message: error.message };
+        }
         let detail = error.detail.unwrap_or_default();
         Self::Refused(Box::new(Refusal {
-            node: node.to_owned(),
-            code: Code::from_i32(error.code.try_into().unwrap_or(Code::Unknown as i32)),
+            node,
+            code,
             reason: Reason::parse(&detail.reason),
             message: error.message,
             detail,
@@ -299,6 +304,15 @@ mod tests {
         assert_eq!(chain(&["a", "connect", "connect"]), "a: connect");
         assert_eq!(chain(&["cannot act", "act"]), "cannot act");
         assert_eq!(chain(&["exactly", "act"]), "exactly: act");
+    }
+
+    /// The node's clock may be the quicker of the two: a read is asked again all the same.
+    #[test]
+    fn a_time_limit_that_the_node_saw_pass_first_is_an_interruption() {
+        let code = Code::DeadlineExceeded as u32;
+        let late = PipelineError { code, message: "late".to_owned(), detail: None };
+        let late = ClientError::from_pipeline("n:1", late);
+        assert!(matches!(late, ClientError::Interrupted { .. }) && late.in_doubt());
     }
 
     #[test]
