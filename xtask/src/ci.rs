@@ -23,6 +23,9 @@ pub struct CiArgs {
     /// Use the running cluster that KUBECONFIG names
     #[arg(long)]
     existing: bool,
+    /// Cargo profile of the programs that the end-to-end tests run
+    #[arg(long)]
+    profile: Option<String>,
 }
 
 /// One part of a run and how long it may take on two cores with nothing built before.
@@ -147,7 +150,7 @@ fn cluster_stage(args: &CiArgs, _: &mut Summary) -> Result<()> {
 }
 
 fn e2e_stage(args: &CiArgs, summary: &mut Summary) -> Result<()> {
-    let tested = e2e::summary(&E2eArgs::for_cluster(args.existing));
+    let tested = e2e::summary(&E2eArgs::for_cluster(args.existing, args.profile.as_deref()));
     // also after a failure, and before its error is passed on
     cluster::take_down()?;
     summary.add(tested?);
@@ -169,5 +172,7 @@ pub fn nightly() -> Result<()> {
         "--",
         "--include-ignored",
     ]))?;
-    run(&CiArgs { list: false, only: Vec::new(), existing: false })
+    // the programs that users run, where a change is tried with those that its tests build anyway
+    let profile = Some("image".to_owned());
+    run(&CiArgs { list: false, only: Vec::new(), existing: false, profile })
 }

@@ -14,16 +14,17 @@ const RELEASE: &str = "cachetier";
 const NAMESPACE: &str = "cachetier-system";
 const INSTALL_LIMIT: &str = "180s";
 
-#[derive(Args, Default)]
+#[derive(Args)]
 pub struct E2eArgs {
     /// Only tests whose name contains one of these
     filters: Vec<String>,
     /// Use the running cluster that KUBECONFIG names
     #[arg(long)]
     existing: bool,
-    /// Cargo profile of the programs under test; `dev` is quicker to build
-    #[arg(long)]
-    profile: Option<String>,
+    /// Cargo profile of the programs under test: the tests' own takes no second build, `image` is
+    /// what users run
+    #[arg(long, default_value = image::TESTS_PROFILE)]
+    profile: String,
     /// Take the programs and the image as they are
     #[arg(long)]
     no_build: bool,
@@ -34,15 +35,16 @@ pub struct E2eArgs {
 
 impl E2eArgs {
     pub fn with_filters(filters: Vec<String>) -> E2eArgs {
-        E2eArgs { filters, ..E2eArgs::default() }
+        let profile = image::TESTS_PROFILE.to_owned();
+        E2eArgs { filters, existing: false, profile, no_build: false, down: false }
     }
 
-    pub fn for_cluster(existing: bool) -> E2eArgs {
-        E2eArgs { existing, ..E2eArgs::default() }
-    }
-
-    fn profile(&self) -> &str {
-        self.profile.as_deref().unwrap_or("image")
+    pub fn for_cluster(existing: bool, profile: Option<&str>) -> E2eArgs {
+        let mut args = E2eArgs { existing, ..E2eArgs::with_filters(Vec::new()) };
+        if let Some(profile) = profile {
+            args.profile = profile.to_owned();
+        }
+        args
     }
 }
 
@@ -74,15 +76,15 @@ pub fn summary(args: &E2eArgs) -> Result<Summary> {
 pub fn prepare(args: &E2eArgs) -> Result<BTreeMap<&'static str, String>> {
     cluster::ensure_up(args.existing)?;
     if !args.no_build {
-        image::run(&image::ImageArgs::load(args.profile()))?;
+        image::run(&image::ImageArgs::load(&args.profile))?;
     } else {
-        image::load_built(args.profile(), args.existing)?;
+        image::load_built(&args.profile, args.existing)?;
     }
     let mut environment = cluster::variables()?;
     let text = |path: std::path::PathBuf| path.to_string_lossy().into_owned();
     let program = workspace::this_program().context("finding this program")?;
     environment.insert("CACHETIER_XTASK", text(program));
-    environment.insert("CACHETIER_BIN_DIR", text(image::programs_dir(args.profile())));
+    environment.insert("CACHETIER_BIN_DIR", text(image::programs_dir(&args.profile)));
     environment.insert("CACHETIER_CHART", text(workspace::root().join("charts/cachetier")));
     environment.insert("CACHETIER_RESOLV_CONF", text(cluster::resolver_file()));
     install(&environment)?;

@@ -18,6 +18,8 @@ use crate::{cluster, process, workspace};
 
 /// Name and tag by which the chart finds the image.
 pub const TAG: &str = "cachetier.dev/cachetier:dev";
+/// The profile in which tests are built, and all programs with them.
+pub const TESTS_PROFILE: &str = "dev";
 /// Where the archive goes, from the root of the tree.
 const ARCHIVE: &str = "out/cachetier-image.tar";
 /// Number of the user and group that all programs run as.
@@ -52,7 +54,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
         Some(path) => path.clone(),
         None => workspace::root().join(ARCHIVE),
     };
-    let digest = pack(&programs_dir(&args.profile), &output)?;
+    let digest = pack(&args.profile, &output)?;
     let size = fs::metadata(&output)?.len() / (1 << 20);
     println!("{TAG} in {} ({size} MiB), id {digest}", output.display());
     if args.load {
@@ -82,9 +84,14 @@ pub fn load_built(profile: &str, existing: bool) -> Result<()> {
 
 /// Builds the image's programs and the load driver in a profile: always all of them in one go, since
 /// another selection of packages would mean other features and a second build of what they share.
+/// In the tests' profile that is the whole workspace, which the tests build too.
 pub fn build(profile: &str) -> Result<()> {
     let mut command = workspace::cargo();
     command.args(["build", "--profile", profile]);
+    if profile == TESTS_PROFILE {
+        command.args(["--workspace", "--bins"]);
+        return process::run(&mut command);
+    }
     for package in PROGRAMS.iter().chain(&["bench"]) {
         command.args(["--package", package]);
     }
@@ -93,16 +100,20 @@ pub fn build(profile: &str) -> Result<()> {
 
 /// Folder in which cargo puts the programs of a profile.
 pub fn programs_dir(profile: &str) -> PathBuf {
-    workspace::target_dir().join(if profile == "dev" { "debug" } else { profile })
+    workspace::target_dir().join(if profile == TESTS_PROFILE { "debug" } else { profile })
 }
 
-fn pack(programs: &Path, output: &Path) -> Result<String> {
+fn pack(profile: &str, output: &Path) -> Result<String> {
+    let programs = programs_dir(profile);
     let mut layer = Layer::default();
     let mut libraries = BTreeSet::new();
     for name in PROGRAMS {
         let program = programs.join(name);
-        let content =
-            fs::read(&program).with_context(|| format!("reading {}", program.display()))?;
+        let content = if profile == TESTS_PROFILE {
+            without_debug_lines(&program)?
+        } else {
+            fs::read(&program).with_context(|| format!("reading {}", program.display()))?
+        };
         libraries.extend(closure::libraries(&program)?);
         layer.file(&format!("usr/local/bin/{name}"), 0o755, content);
     }
@@ -124,6 +135,15 @@ fn pack(programs: &Path, output: &Path) -> Result<String> {
         layers: vec![layer],
     };
     image.write(output)
+}
+
+/// The tests' programs know their source lines, which are most of their bytes.
+fn without_debug_lines(program: &Path) -> Result<Vec<u8>> {
+    let folder = tempfile::tempdir()?;
+    let stripped = folder.path().join("program");
+    let mut strip = process::command("strip", &["--strip-debug", "-o"]);
+    process::capture(strip.arg(&stripped).arg(program))?;
+    Ok(fs::read(&stripped)?)
 }
 
 /// The lines of `/etc/passwd` and `/etc/group`.
