@@ -95,9 +95,15 @@ impl Lane {
 pub(crate) async fn run(mut lane: Lane) {
     let mut synced = lane.shared.synced.clone();
     let mut paused = lane.shared.paused.subscribe();
+    let mut log_synced = lane.shared.turns.subscribe();
     let mut look_at = Instant::now() + lane.shared.options.idle_position_interval;
     loop {
-        let taken = if *paused.borrow_and_update() {
+        if log_synced.has_changed().unwrap_or(false) {
+            log_synced.mark_unchanged();
+            lane.confirm.log_was_synced();
+        }
+        // before the next batch: a lane that always has one would never look
+        let taken = if *paused.borrow_and_update() || lane.confirm.due() {
             Taken::Nothing
         } else {
             let upto = *synced.borrow_and_update();
@@ -116,6 +122,10 @@ pub(crate) async fn run(mut lane: Lane) {
                     () = lane.stop.cancelled() => Err(Ended::Stopped),
                     () = lane.wake.notified() => Ok(()),
                     _ = paused.changed() => Ok(()),
+                    _ = log_synced.changed() => {
+                        lane.confirm.log_was_synced();
+                        Ok(())
+                    }
                     changed = synced.changed(), if matches!(other, Taken::AwaitsSync) => {
                         changed.map_err(|_| Ended::Stopped)
                     }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) mod meter;
 pub(crate) mod shared;
 mod supervisor;
+pub(crate) mod turns;
 pub(crate) use supervisor::last_sequences;
 
 pub use meter::FlushCounters;

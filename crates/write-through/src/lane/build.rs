@@ -51,6 +51,7 @@ impl Lane {
     pub(super) fn wants_synced_commit(&self, pending: &[Pending]) -> bool {
         self.shared.options.backend_commit == BackendCommit::Sync
             || pending.iter().any(|p| p.awaits_backend || p.urgent)
+            || !pending.is_empty() && self.shared.turns.take()
     }
 }
 

@@ -1,23 +1,29 @@
 //! Asynchronous commits are confirmed, not assumed (R11).
 //!
 //! A position counts as confirmed once the backend's log is flushed past a point taken after its
-//! commit, on the same system and timeline. The point is forgotten whenever the session breaks:
-//! the new one reads the position first and takes a new point.
+//! commit, on the same system and timeline. Points are forgotten whenever the session breaks: the
+//! new one reads the position first and takes a new point.
+//!
+//! Nobody waits for the backend's own log writer, which may take more than half a second: of all
+//! lanes' commits one in a while waits for the log itself, and the others look right after it.
 
 use super::{Ended, Lane};
 use crate::backend::flush::WalState;
+use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::Instant;
 
 const CONFIRM_INTERVAL: Duration = Duration::from_millis(50);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(200);
+/// Points remembered at most; a later one covers what an earlier one does.
+const POINTS_MAX: usize = 32;
 
 #[derive(Debug, Default)]
 pub(super) struct Confirm {
     /// Commits up to this position are not confirmed.
     outstanding: Option<u64>,
-    /// The log point that covers commits up to the position with it.
-    target: Option<(u64, WalState)>,
+    /// Points of the log, each with the position up to which it covers commits; both ascend.
+    points: VecDeque<(u64, WalState)>,
     next: Option<Instant>,
 }
 
@@ -32,9 +38,16 @@ impl Confirm {
         *self = Self::default();
     }
 
-    /// The session broke: the point may belong to another system.
+    /// The session broke: the points may belong to another system.
     pub(super) fn session_lost(&mut self) {
-        self.target = None;
+        self.points.clear();
+    }
+
+    /// Another lane's commit waited for the log: what has a point may be confirmed now.
+    pub(super) fn log_was_synced(&mut self) {
+        if !self.points.is_empty() {
+            self.next = Some(Instant::now());
+        }
     }
 
     pub(super) fn due(&self) -> bool {
@@ -51,25 +64,25 @@ impl Confirm {
             self.next = None;
             return self.outstanding.take();
         }
-        let reached = match self.target.take() {
-            Some((position, target))
-                if target.system_identifier == wal.system_identifier
-                    && target.timeline == wal.timeline =>
-            {
-                if wal.flushed >= target.inserted {
-                    Some(position)
-                } else {
-                    self.target = Some((position, target));
-                    None
-                }
-            }
-            _ => None,
+        let same = |point: &WalState| {
+            point.system_identifier == wal.system_identifier && point.timeline == wal.timeline
         };
+        if !self.points.iter().all(|(_, point)| same(point)) {
+            self.points.clear();
+        }
+        if let Some(position) = self.outstanding
+            && self.points.back().is_none_or(|(covered, _)| *covered < position)
+        {
+            self.points.truncate(POINTS_MAX - 1);
+            self.points.push_back((position, wal.clone()));
+        }
+        let mut reached = None;
+        while let Some((position, _)) = self.points.pop_front_if(|(_, p)| p.inserted <= wal.flushed)
+        {
+            reached = Some(position);
+        }
         if self.outstanding == reached {
             self.outstanding = None;
-        }
-        if self.target.is_none() {
-            self.target = self.outstanding.map(|position| (position, wal));
         }
         self.next = self.outstanding.map(|_| Instant::now() + CONFIRM_INTERVAL);
         reached
@@ -119,12 +132,33 @@ mod tests {
     fn a_commit_is_confirmed_only_by_a_flush_past_a_point_taken_after_it() {
         let mut confirm = Confirm::default();
         confirm.committed(10);
-        assert_eq!(confirm.observe(wal(1, 100, 100)), None, "this look only takes the point");
+        assert_eq!(confirm.observe(wal(1, 100, 99)), None, "this look only takes the point");
         confirm.committed(20);
-        assert_eq!(confirm.observe(wal(1, 150, 99)), None);
-        assert_eq!(confirm.observe(wal(1, 150, 120)), Some(10));
+        assert_eq!(confirm.observe(wal(1, 150, 99)), None, "and so does this one");
+        assert_eq!(confirm.observe(wal(1, 180, 120)), Some(10));
         assert_eq!(confirm.observe(wal(1, 200, 160)), Some(20));
         assert!(confirm.next_due().is_none());
+    }
+
+    #[test]
+    fn a_log_that_is_flushed_whole_confirms_at_the_first_look() {
+        let mut confirm = Confirm::default();
+        confirm.committed(10);
+        assert_eq!(confirm.observe(wal(1, 100, 100)), Some(10));
+        assert!(confirm.next_due().is_none());
+    }
+
+    #[test]
+    fn under_steady_load_each_commit_has_a_point_of_its_own_and_their_number_is_bounded() {
+        let mut confirm = Confirm::default();
+        for position in 1..=100 {
+            confirm.committed(position);
+            assert_eq!(confirm.observe(wal(1, 10 * position, 0)), None);
+        }
+        assert_eq!(confirm.points.len(), POINTS_MAX);
+        assert_eq!(confirm.observe(wal(1, 2_000, 45)), Some(4), "not only what was first");
+        assert_eq!(confirm.observe(wal(1, 2_000, 999)), Some(31), "100 has the last point");
+        assert_eq!(confirm.observe(wal(1, 2_000, 1_000)), Some(100));
     }
 
     #[test]
@@ -132,7 +166,7 @@ mod tests {
         let mut confirm = Confirm::default();
         confirm.committed(10);
         assert_eq!(confirm.observe(wal(1, 100, 50)), None);
-        assert_eq!(confirm.observe(wal(2, 90, 1_000)), None);
-        assert_eq!(confirm.observe(wal(2, 1_100, 1_100)), Some(10));
+        assert_eq!(confirm.observe(wal(2, 1_100, 1_000)), None);
+        assert_eq!(confirm.observe(wal(2, 1_200, 1_100)), Some(10));
     }
 }

@@ -312,6 +312,7 @@ impl Lane {
         self.position = self.position.max(position);
         if moved && synced {
             self.confirm.synced();
+            self.shared.turns.log_was_synced();
         } else if moved {
             self.confirm.committed(position);
         }

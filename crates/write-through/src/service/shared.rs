@@ -2,6 +2,7 @@
 
 use super::Replay;
 use super::meter::Meter;
+use super::turns::Turns;
 use crate::backend::Backend;
 use crate::backend::claim::LaneClaim;
 use crate::error::BackendError;
@@ -26,6 +27,7 @@ pub(crate) struct Shared {
     pub health: watch::Sender<BackendHealth>,
     pub paused: watch::Sender<bool>,
     pub meter: Meter,
+    pub turns: Turns,
     pub shutdown: CancellationToken,
     pub state: Mutex<SharedState>,
 }
@@ -68,6 +70,7 @@ impl Shared {
             health: watch::Sender::new(BackendHealth::Unknown),
             paused,
             meter: Meter::default(),
+            turns: Turns::default(),
             shutdown,
             state: Mutex::new(SharedState::default()),
         }
