@@ -173,11 +173,16 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 12] = [
+    let figures: [(&str, &str, f64); 13] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
         ("read_throughs_failed", "Misses that failed", counters.read_throughs_failed as f64),
+        (
+            "instances_evicted",
+            "Instances that gave way to others",
+            counters.instances_evicted as f64,
+        ),
         ("writes", "Transactions acknowledged", counters.writes as f64),
         ("writes_refused", "Transactions refused", counters.writes_refused as f64),
         ("slots_taken", "Slots taken over", counters.slots_taken as f64),

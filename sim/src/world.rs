@@ -335,7 +335,7 @@ impl World {
                     settings.keep_flushed_seconds
                 },
             },
-            memory: MemoryConfig { capacity_bytes: 64 << 20 },
+            memory: MemoryConfig { capacity_bytes: 64 << 20, ..MemoryConfig::default() },
             write_through: WriteThroughConfig {
                 lanes: *self.lanes.lock(),
                 max_batch_rows: 8,

@@ -122,7 +122,6 @@ async fn what_does_not_exist_yet_is_refused_by_name() -> Result<()> {
         ("spec.copies", json!({"copies": 2})),
         ("spec.idempotencyWindow", json!({"idempotencyWindow": "10m"})),
         ("spec.nodeLoss.reassignAfter", json!({"nodeLoss": {"reassignAfter": "30s"}})),
-        ("spec.memory.eviction", json!({"memory": {"eviction": "Clean"}})),
         ("spec.memory.medium", json!({"memory": {"medium": "AppDirect"}})),
         ("spec.memory.medium", json!({"memory": {"medium": "CXL"}})),
         ("spec.memory.hugePages", json!({"memory": {"hugePages": "Require"}})),

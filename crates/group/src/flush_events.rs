@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::decisions::Decision;
 use crate::frames;
 use crate::status::{Ended, Problem};
+use crate::unconfirmed::Unconfirmed;
 
 impl Core {
     pub(crate) async fn follow_lanes(
@@ -21,14 +22,25 @@ impl Core {
         mut events: mpsc::Receiver<FlushEvent>,
         mut questions: mpsc::Receiver<CaughtUp>,
     ) {
+        let mut unconfirmed = Unconfirmed::default();
+        let mut marks = self.lanes.watch();
         loop {
             tokio::select! {
                 // who asks hears when everything told before is handled
                 biased;
                 event = events.recv() => match event {
-                    Some(event) => self.on_flush_event(event).await,
+                    Some(event) => self.on_flush_event(event, &mut unconfirmed).await,
                     None => return,
                 },
+                changed = marks.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let confirmed = unconfirmed.confirmed(&marks.borrow_and_update());
+                    for (key, upto) in &confirmed {
+                        self.engine.flushed(key, *upto);
+                    }
+                }
                 Some(caught_up) = questions.recv() => {
                     let _asker_left = caught_up.send(());
                 }
@@ -36,9 +48,12 @@ impl Core {
         }
     }
 
-    async fn on_flush_event(&self, event: FlushEvent) {
+    async fn on_flush_event(&self, event: FlushEvent, unconfirmed: &mut Unconfirmed) {
         match event {
-            FlushEvent::Flushed { keys, accepted, .. } => self.on_flushed(&keys, &accepted),
+            FlushEvent::Flushed { lane, upto, keys, accepted } => {
+                self.on_flushed(&keys, &accepted);
+                unconfirmed.committed(lane, upto, keys);
+            }
             FlushEvent::Refused { key, sequence, cause, .. } => {
                 self.on_refused(&key, sequence, cause);
             }
@@ -49,6 +64,7 @@ impl Core {
             FlushEvent::Dropped { lane, transactions } => self.on_dropped(lane, &transactions),
             FlushEvent::Stopped { .. } => self.shared.end(Ended::TaskEnded("lane")),
             FlushEvent::Rewound { lane, from, to } => {
+                unconfirmed.rewound(lane, to);
                 tracing::warn!(node = %self.shared.node.name, lane, from, to,
                     "the backend lost commits; they are sent again");
             }
@@ -71,7 +87,6 @@ impl Core {
             self.undecided.decided(key, *sequence);
         }
         for (key, upto) in keys {
-            self.engine.flushed(key, *upto);
             self.aside.accepted(key, *upto);
         }
     }

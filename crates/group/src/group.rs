@@ -352,6 +352,7 @@ impl Group {
     }
 
     pub fn counters(&self) -> Counters {
-        report::counters(&self.inner.shared)
+        let core = self.inner.core.borrow().clone();
+        report::counters(&self.inner.shared, core.as_ref())
     }
 }

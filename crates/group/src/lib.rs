@@ -45,6 +45,7 @@ mod status;
 mod tail;
 mod topology;
 mod trim;
+mod unconfirmed;
 mod undecided;
 mod write;
 

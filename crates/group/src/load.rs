@@ -171,7 +171,9 @@ impl ChunkLoad {
 
     /// The chunk was sent whole: counts it. Dropping without this counts nothing.
     pub fn finish(mut self) -> ChunkOutcome {
-        self.outcome.chunk_done = self.outcome.broken == 0 && !self.outcome.stopped_by_memory;
+        // where memory holds what is asked for, a load is done when memory is full
+        let whole = !self.outcome.stopped_by_memory || self.core.engine.evicts();
+        self.outcome.chunk_done = self.outcome.broken == 0 && whole;
         self.account(self.outcome.chunk_done);
         self.outcome
     }

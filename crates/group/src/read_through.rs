@@ -219,7 +219,7 @@ impl ReadThrough {
             return Ok(None);
         }
         let Some(ticket) = ticket.get() else { return Ok(None) };
-        let installed = self.engine.install(ticket, key, instance.cloned());
+        let installed = self.engine.install_wanted(ticket, key, instance.cloned());
         installed.map(Some).map_err(GroupError::internal)
     }
 

@@ -193,7 +193,7 @@ fn add_journal_problems(problems: &mut Vec<Problem>, journal: &JournalStats) {
     }
 }
 
-pub(crate) fn counters(shared: &Shared) -> Counters {
+pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
     let journal = shared.journal.stats();
     let tally = &shared.tally;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -204,6 +204,7 @@ pub(crate) fn counters(shared: &Shared) -> Counters {
         writes: get(&tally.writes),
         writes_refused: get(&tally.writes_refused),
         read_throughs_failed: get(&tally.read_throughs_failed),
+        instances_evicted: core.map_or(0, |core| core.engine.evicted()),
         slots_taken: get(&tally.slots_taken),
         slots_released: get(&tally.slots_released),
         rejects: get(&tally.rejects),

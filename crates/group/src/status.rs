@@ -90,6 +90,7 @@ pub struct Counters {
     pub writes: u64,
     pub writes_refused: u64,
     pub read_throughs_failed: u64,
+    pub instances_evicted: u64,
     pub slots_taken: u64,
     pub slots_released: u64,
     pub rejects: u64,

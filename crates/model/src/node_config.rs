@@ -100,6 +100,18 @@ pub enum Durability {
 pub struct MemoryConfig {
     /// Budget of the store in bytes; loads stop and writes are refused before it is exceeded.
     pub capacity_bytes: u64,
+    pub eviction: Eviction,
+}
+
+/// What may leave memory to make room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Eviction {
+    /// Nothing: a full budget refuses what would grow it.
+    #[default]
+    Never,
+    /// Instances that the backend has for sure, those not read lately first. A load pushes nothing
+    /// out: it stops at the budget, and what is asked for later takes the place of what is not.
+    Clean,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -213,7 +225,7 @@ fn default_keep_flushed_seconds() -> u64 {
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { capacity_bytes: 1 << 30 }
+        Self { capacity_bytes: 1 << 30, eviction: Eviction::default() }
     }
 }
 

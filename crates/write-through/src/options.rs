@@ -18,6 +18,10 @@ pub struct WriteThroughOptions {
     /// Bound of the queue in bytes, batches in flight included.
     pub backlog_bytes_max: u64,
     pub backend_commit: BackendCommit,
+    /// With asynchronous commits, the pause between two that wait for the backend's log after all
+    /// and so confirm the others: short beside the flush lag that is promised, long beside the
+    /// sync of a log, so that the backend hardly waits.
+    pub log_wait_interval: Duration,
     pub paused: bool,
     /// How often an idle lane's position follows the others, so that positions stay young.
     pub idle_position_interval: Duration,
@@ -36,6 +40,7 @@ impl WriteThroughOptions {
             delay_max: Duration::from_millis(100),
             backlog_bytes_max: 1 << 30,
             backend_commit: BackendCommit::Sync,
+            log_wait_interval: Duration::from_millis(100),
             paused: false,
             idle_position_interval: Duration::from_secs(5),
             events_max: 1_024,

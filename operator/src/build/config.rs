@@ -4,7 +4,7 @@ use super::{Blueprint, BuildError, labels};
 use crate::preload::short_hex;
 use cachetier_api::v1alpha1 as api;
 use cachetier_model::node_config::{
-    BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability,
+    BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability, Eviction,
     GroupIdentity, JournalConfig, ListenConfig, MemoryConfig, NodeConfig, PreloadConfig,
     PreloadMode, TableConfig, TlsConfig, TopologySource, WriteThroughConfig,
 };
@@ -51,7 +51,7 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
         },
         tables: spec.tables.iter().map(table).collect(),
         journal: journal(&spec.journal, blueprint.uid),
-        memory: MemoryConfig { capacity_bytes: spec.memory.capacity.bytes() },
+        memory: memory(&spec.memory),
         write_through: write_through(&spec.write_through),
         bypass: bypass(&spec.bypass),
         preload: preload(&spec.preload),
@@ -59,6 +59,14 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
         tls: Some(TlsConfig { directory: TLS_DIRECTORY.into() }),
         topology: TopologySource::Operator,
     }
+}
+
+fn memory(memory: &api::Memory) -> MemoryConfig {
+    let eviction = match memory.eviction {
+        api::Eviction::Never => Eviction::Never,
+        api::Eviction::Clean => Eviction::Clean,
+    };
+    MemoryConfig { capacity_bytes: memory.capacity.bytes(), eviction }
 }
 
 fn table(table: &api::Table) -> TableConfig {

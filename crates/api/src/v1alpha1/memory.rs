@@ -17,7 +17,7 @@ pub struct Memory {
         {"rule": "self != 'AppDirect' && self != 'CXL'", "message": "spec.memory.medium: AppDirect and CXL are not supported by this version; use Auto, DRAM or MemoryMode"}
     ]))]
     pub medium: Medium,
-    /// Budget of the store. Loads stop and writes are refused before it is exceeded; the pod asks
+    /// Budget of the store. It is never exceeded, see `eviction`; the pod asks
     /// for this plus what the node needs around it.
     pub capacity: ByteSize,
     /// Prefer: transparent huge pages where the host has them. Never: not even those.
@@ -25,9 +25,9 @@ pub struct Memory {
         {"rule": "self != 'Require'", "message": "spec.memory.hugePages: Require is not supported by this version; use Prefer or Never"}
     ]))]
     pub huge_pages: HugePages,
-    #[schemars(extend("x-kubernetes-validations" = [
-        {"rule": "self == 'Never'", "message": "spec.memory.eviction: only Never is supported by this version"}
-    ]))]
+    /// Never: a full budget stops loads and refuses writes that would grow it. Clean: instances that
+    /// the backend has for sure give way to what is asked for, those not read lately first; a load
+    /// stops at the budget and counts as done.
     pub eviction: Eviction,
 }
 

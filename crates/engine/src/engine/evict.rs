@@ -4,10 +4,6 @@
 //! was read since the hand last passed stays, the next clean one goes. What has a change that is
 //! not flushed, waits for the backend or is quarantined never goes. An evicted instance is not
 //! loaded, never absent.
-//!
-//! No node switches it on: the resource knows `eviction: Never` only. A node that did would have to
-//! stop counting a slot as covered once something of it went (readiness and loads rely on it), and
-//! to offer the switch in its configuration.
 
 use super::{Changing, Engine};
 use crate::slot::Target;
@@ -23,7 +19,7 @@ impl Engine {
         self.evicts.store(evict, Ordering::Relaxed);
     }
 
-    pub(super) fn evicts(&self) -> bool {
+    pub fn evicts(&self) -> bool {
         self.evicts.load(Ordering::Relaxed)
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cachetier_engine::{Engine, EngineOptions};
 use cachetier_journal::Watermarks;
+use cachetier_model::node_config::Eviction;
 use cachetier_model::{GroupSchema, RootKey, SlotSet};
 use cachetier_write_through::{Claim, WriteThrough, WriteThroughOptions};
 use tokio::sync::{mpsc, watch};
@@ -37,6 +38,7 @@ pub(super) async fn build(
     let capacity_bytes = shared.config.memory.capacity_bytes;
     let engine = Engine::new(Arc::clone(&schema), EngineOptions { capacity_bytes })
         .map_err(|error| Problem::new("EngineRefused", error.to_string(), true))?;
+    engine.set_eviction(shared.config.memory.eviction == Eviction::Clean);
     let engine = Arc::new(engine);
     shared.backend.use_schema(Arc::clone(&schema));
     let positions: Vec<u64> = match &claim {

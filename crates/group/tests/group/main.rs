@@ -11,6 +11,7 @@ mod answers;
 mod basics;
 mod direct_mode;
 mod disks;
+mod eviction;
 mod faults;
 mod histories;
 mod loads;

@@ -59,6 +59,7 @@ impl Shared {
         shutdown: CancellationToken,
     ) -> Self {
         let paused = watch::Sender::new(options.paused);
+        let turns = Turns::new(options.log_wait_interval);
         Self {
             options,
             backend,
@@ -70,7 +71,7 @@ impl Shared {
             health: watch::Sender::new(BackendHealth::Unknown),
             paused,
             meter: Meter::default(),
-            turns: Turns::default(),
+            turns,
             shutdown,
             state: Mutex::new(SharedState::default()),
         }

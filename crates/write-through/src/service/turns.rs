@@ -8,27 +8,22 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// Between two such commits: short beside the flush lag that is promised, long beside the sync of
-/// a log, so that the backend hardly waits.
-const TURN: Duration = Duration::from_millis(100);
-
 pub(crate) struct Turns {
+    interval: Duration,
     last: Mutex<Option<Instant>>,
     /// Counts commits that have waited for the log.
     synced: watch::Sender<u64>,
 }
 
-impl Default for Turns {
-    fn default() -> Self {
-        Self { last: Mutex::new(None), synced: watch::Sender::new(0) }
-    }
-}
-
 impl Turns {
+    pub fn new(interval: Duration) -> Self {
+        Self { interval, last: Mutex::new(None), synced: watch::Sender::new(0) }
+    }
+
     /// True for the one whose turn it is.
     pub fn take(&self) -> bool {
         let (mut last, now) = (self.last.lock(), Instant::now());
-        let due = last.is_none_or(|last| now.duration_since(last) >= TURN);
+        let due = last.is_none_or(|last| now.duration_since(last) >= self.interval);
         if due {
             *last = Some(now);
         }
@@ -50,12 +45,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_commit_in_a_turn_waits_for_the_log() {
-        let turns = Turns::default();
+        let interval = Duration::from_millis(100);
+        let turns = Turns::new(interval);
         assert!(turns.take(), "a lone commit is confirmed by itself");
         assert!(!turns.take());
-        tokio::time::advance(TURN / 2).await;
+        tokio::time::advance(interval / 2).await;
         assert!(!turns.take());
-        tokio::time::advance(TURN / 2).await;
+        tokio::time::advance(interval / 2).await;
         assert!(turns.take());
         assert!(!turns.take());
     }

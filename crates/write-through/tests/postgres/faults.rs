@@ -35,6 +35,8 @@ async fn r11_asynchronous_commits_lost_in_a_crash_are_sent_again_from_the_journa
     let (backend, schema) = backend(&db, &hlr::tables()).await;
     let mut asynchronous = options("g", 2);
     asynchronous.backend_commit = BackendCommit::Async;
+    // none after the first waits for the log
+    asynchronous.log_wait_interval = Duration::from_secs(3_600);
     let mut w = writer(backend, schema, asynchronous).await;
     let mut marks = w.through.watch();
     locate_all(&mut w, 50, 1);

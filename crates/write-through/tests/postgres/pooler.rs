@@ -121,7 +121,12 @@ async fn r11_commits_lost_behind_a_pooler_whose_sessions_stay_whole_are_never_ca
     let pooler = Pooler::start(server.port).await;
     db.move_to(pooler.port);
     let (backend, schema) = backend(&db, &hlr::tables()).await;
-    let mut w = writer(backend, schema, options("pooled", BackendCommit::Async)).await;
+    // none after the first waits for the log
+    let patient = WriteThroughOptions {
+        log_wait_interval: Duration::from_secs(3_600),
+        ..options("pooled", BackendCommit::Async)
+    };
+    let mut w = writer(backend, schema, patient).await;
     let mut rewinds = w.watch_rewinds();
     locate_all(&mut w, 20, 1);
     w.all_flushed().await;
