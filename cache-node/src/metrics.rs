@@ -135,7 +135,7 @@ impl Collector for GroupFigures {
 
 fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
     let flag = |b: bool| f64::from(u8::from(b));
-    let figures: [(&str, &str, f64); 24] = [
+    let figures: [(&str, &str, f64); 26] = [
         ("ready", "1 when the node serves all its slots", flag(status.ready)),
         ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
         ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
@@ -163,6 +163,12 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
         ("journal_appended", "Highest sequence appended", status.appended as f64),
         ("journal_durable", "Highest sequence on disk", status.durable as f64),
         ("journal_flushed", "Highest sequence in the backend", status.flushed as f64),
+        (
+            "idempotency_answers",
+            "Answers kept for repeated calls",
+            status.idempotency_answers as f64,
+        ),
+        ("idempotency_bytes", "Memory of these answers", status.idempotency_bytes as f64),
         ("generation", "Starts of a process on this journal", status.generation.into()),
     ];
     for (name, help, value) in figures {
@@ -173,13 +179,23 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 12] = [
+    let figures: [(&str, &str, f64); 14] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
         ("read_throughs_failed", "Misses that failed", counters.read_throughs_failed as f64),
         ("writes", "Transactions acknowledged", counters.writes as f64),
         ("writes_refused", "Transactions refused", counters.writes_refused as f64),
+        (
+            "idempotent_repeats",
+            "Calls answered as the first of their idempotency key",
+            counters.idempotent_repeats as f64,
+        ),
+        (
+            "idempotency_forgotten",
+            "Idempotency answers that went before their time, for want of room",
+            counters.idempotency_forgotten as f64,
+        ),
         ("slots_taken", "Slots taken over", counters.slots_taken as f64),
         ("slots_released", "Slots let go", counters.slots_released as f64),
         ("rejected", "Transactions the backend refused for good", counters.rejects as f64),

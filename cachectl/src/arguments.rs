@@ -1,8 +1,9 @@
 //! The command line.
 
 use crate::exit;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use cachetier_client::Endpoint;
+use cachetier_model::IdempotencyKey;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -183,6 +184,10 @@ pub struct TxArguments {
     /// Answer only after the backend accepted it
     #[arg(long)]
     pub flushed: bool,
+    /// Name of this transaction, up to 64 bytes: given again with the same transaction, it is
+    /// answered as the first time and not applied again
+    #[arg(long, value_name = "TEXT", conflicts_with = "by")]
+    pub idempotency_key: Option<String>,
 }
 
 impl GetArguments {
@@ -213,6 +218,9 @@ impl TxArguments {
         }
         if inserts && (!self.conditions.is_empty() || self.expect.is_some()) {
             bail!("--where and --expect belong to --update and --delete");
+        }
+        if let Some(key) = &self.idempotency_key {
+            IdempotencyKey::new(key.clone()).context("in --idempotency-key")?;
         }
         Ok(())
     }

@@ -44,6 +44,8 @@ pub struct Commit<'a> {
     pub key: &'a RootKey,
     /// Net effect per row: deletes children first, then inserts and updates parents first.
     pub changes: &'a [RowChange],
+    /// Rows affected, per operation of the transaction.
+    pub rows: &'a [u32],
     /// R16: to be answered after the backend accepted it.
     pub awaits_backend: bool,
     packed: Option<&'a [u8]>,

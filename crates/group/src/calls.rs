@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cachetier_model::{
-    LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
+    IdempotencyKey, LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
 };
 use uuid::Uuid;
 
@@ -73,6 +74,9 @@ pub struct TransactCall {
     pub key: KeySelector,
     pub transaction: Transaction,
     pub answer: AnswerWhen,
+    /// Within the group's window a repeated call is answered as the first was, and not applied
+    /// again (R26). Needs the root key.
+    pub idempotency_key: Option<IdempotencyKey>,
 }
 
 /// A place in one node's journal.
@@ -113,6 +117,8 @@ pub struct Released {
     /// How far each lane here is in the backend, by number: what the taker must find there. Empty
     /// when it is not said.
     pub positions: Vec<u64>,
+    /// The idempotency answers of `slots`, each as a journal keeps it (R23, R26).
+    pub answers: Vec<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

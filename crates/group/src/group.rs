@@ -352,6 +352,6 @@ impl Group {
     }
 
     pub fn counters(&self) -> Counters {
-        report::counters(&self.inner.shared)
+        report::counters(&self.inner.shared, self.inner.core.borrow().as_ref())
     }
 }

@@ -6,10 +6,11 @@
 //! before flush before hand over. Must never name a transport, a cluster or a SQL driver.
 //!
 //! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
-//! `write` (one transaction), `flush_events` (what the backend made of it), `trim`; `read`,
+//! `write` (one transaction), `repeats` and `answers` (a repeated one), `flush_events` (what the backend made of it), `trim`; `read`,
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
 //! `rejects`, `compare`, `probe`, `report`; `end`.
 
+mod answers;
 mod aside;
 mod calls;
 mod compare;
@@ -36,6 +37,7 @@ mod read;
 mod read_through;
 mod refusals;
 mod rejects;
+mod repeats;
 mod report;
 mod restore;
 mod shared;

@@ -25,6 +25,9 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(3);
 /// How often a node that waits for others to take its slots asks the backend whether they did.
 const LEAVING_POLL: Duration = Duration::from_millis(300);
+/// Idempotency answers that go along with one release, far below what a message may have. Slots
+/// whose answers find no room are asked for again.
+const ANSWERS_BYTES_MAX: usize = 8 << 20;
 
 impl Core {
     /// Brings ownership towards the topology, for as long as the node lives.
@@ -184,6 +187,7 @@ impl Core {
             self.shared.peers.release_slots(&node, topology, &self.shared.node.name, slots).await;
         let mut answer = answer.map_err(|error| unreachable(&error.reason))?;
         answer.slots.intersect_with(slots);
+        self.adopt_answers(&answer.answers).await?;
         Ok(Release { node: name.clone(), slots: answer.slots, positions: answer.positions })
     }
 
@@ -268,11 +272,17 @@ impl Core {
         }
         let free = self.flushed_of(self.shared.slots.look(|m| m.free_for_taker(&asked)));
         let positions = self.lanes.marks().lanes.iter().map(|lane| lane.position).collect();
+        // what became of the flushed ones was told before their slot was free
+        self.aside.caught_up().await;
+        let (free, answers) = match cachetier_defects::on("r26-answers-stay-behind") {
+            true => (free, Vec::new()),
+            false => self.answers.of_slots(&free, ANSWERS_BYTES_MAX),
+        };
         if !free.is_empty() {
             // before the taker hears of it: no later start may serve them on the journal's word
             self.note_slots(&SlotSet::empty()).await?;
         }
-        Ok(Released { slots: free, backlog: self.backlog(), positions })
+        Ok(Released { slots: free, backlog: self.backlog(), positions, answers })
     }
 
     /// Frozen slots with nothing left to flush are forgotten and free.
@@ -308,6 +318,7 @@ impl Core {
     pub(crate) async fn forget_slots(&self, slots: &SlotSet) -> SlotSet {
         let unexpected = self.shared.slots.apply(|machine| machine.lost(slots));
         self.shared.coverage.lock().gone(slots);
+        self.answers.gone(slots);
         slots.iter().for_each(|slot| self.engine.clear_slot(slot));
         if let Err(error) = self.note_slots(&SlotSet::empty()).await {
             tracing::warn!(node = %self.shared.node.name, reason = %error, "slots held not noted");

@@ -110,6 +110,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
             false,
         ));
     }
+    let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let ready = ready(shared, once, phase, &figures);
     if !ready && phase == Phase::Serving && load.is_none() {
         add_awaited_load(&mut problems, shared, &figures);
@@ -143,6 +144,8 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
         writes_stopped,
         schema_version: core.map_or(0, |c| c.schema_version),
+        idempotency_answers: answers.answers,
+        idempotency_bytes: answers.bytes,
     }
 }
 
@@ -193,7 +196,8 @@ fn add_journal_problems(problems: &mut Vec<Problem>, journal: &JournalStats) {
     }
 }
 
-pub(crate) fn counters(shared: &Shared) -> Counters {
+pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
+    let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let journal = shared.journal.stats();
     let tally = &shared.tally;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -207,6 +211,8 @@ pub(crate) fn counters(shared: &Shared) -> Counters {
         slots_taken: get(&tally.slots_taken),
         slots_released: get(&tally.slots_released),
         rejects: get(&tally.rejects),
+        idempotent_repeats: answers.repeated,
+        idempotency_forgotten: answers.forgotten,
         journal_syncs: journal.syncs,
         journal_bytes_written: journal.bytes_written,
         journal_sync_seconds: journal.sync_nanos as f64 / 1e9,

@@ -112,7 +112,8 @@ async fn an_instance_is_found_and_written_by_its_lookup_key_until_it_changes() {
     };
     let transact = async |nbr: &str, operation: Operation| {
         let transaction = Transaction { guards: vec![], operations: vec![operation] };
-        let call = TransactCall { key: lookup(nbr), transaction, answer: AnswerWhen::Durable };
+        let (key, answer) = (lookup(nbr), AnswerWhen::Durable);
+        let call = TransactCall { key, transaction, answer, idempotency_key: None };
         node.group.transact(call).await
     };
     transact("000000000000002", rename).await.unwrap();
@@ -134,7 +135,8 @@ async fn guards_and_row_counts_refuse_the_whole_transaction() {
         operations: vec![set_place(1)],
     };
     let key = KeySelector::Root(root(1));
-    let call = TransactCall { key, transaction, answer: AnswerWhen::Durable };
+    let answer = AnswerWhen::Durable;
+    let call = TransactCall { key, transaction, answer, idempotency_key: None };
     let refused = node.group.transact(call).await.unwrap_err();
     assert_eq!(refused.facts().reason, "GUARD_FAILED");
     assert_eq!(refused.facts().operation, Some(0));

@@ -17,4 +17,5 @@ mod loads;
 mod moves;
 mod postgres;
 mod refused;
+mod repeats;
 mod scene;
