@@ -100,6 +100,8 @@ pub enum Command {
     Status,
     /// Prove that cache and backend hold the same rows
     Compare(CompareArguments),
+    /// Read instances again whose rows others changed in the backend
+    Refresh(RefreshArguments),
     /// Progress of the load, per table
     Load(LoadArguments),
     /// Refuse writes and flush everything; or take writes again
@@ -231,6 +233,27 @@ pub struct CompareArguments {
     /// Compare about one in N instances; default: every one
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub sample: u32,
+    /// Mend what differs: read it again from the backend, or write the cache's rows through
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub repair: Option<RepairWay>,
+    /// Rows that each node reads from the backend per second, at most; default: no limit
+    #[arg(long, default_value_t = 0, value_name = "ROWS")]
+    pub rows_per_second: u64,
+}
+
+/// Which side is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RepairWay {
+    FromBackend,
+    FromCache,
+}
+
+#[derive(Args, Debug)]
+pub struct RefreshArguments {
+    /// Root keys, at most 1,000; the values of a key of several columns stand together, separated
+    /// by commas
+    #[arg(required = true, value_name = "KEY", allow_negative_numbers = true)]
+    pub keys: Vec<String>,
 }
 
 #[derive(Args, Debug)]

@@ -6,6 +6,7 @@ mod ddl;
 mod drain;
 mod get;
 mod load;
+mod refresh;
 mod rejects;
 mod status;
 mod topology;
@@ -48,6 +49,7 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         Command::Tx(arguments) => tx::run(&reach, &arguments, format).await,
         Command::Status => status::run(&reach, format).await,
         Command::Compare(arguments) => compare::run(&reach, &arguments, format).await,
+        Command::Refresh(arguments) => refresh::run(&reach, &arguments, format).await,
         Command::Load(arguments) => load::run(&reach, &arguments, format).await,
         Command::Drain(arguments) => drain::run(&reach, &arguments, format).await,
         Command::AcceptLoss(arguments) => accept_loss::run(&reach, &arguments, format).await,

@@ -3,6 +3,7 @@
 //! Locks, in the order in which they are taken: one slot (a second one only by trying), then a
 //! shard of a lookup index or the tickets. The sink is called under the slot's lock.
 
+mod again;
 mod batch;
 mod evict;
 mod load;

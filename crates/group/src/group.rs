@@ -17,8 +17,8 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
-    BeginLoad, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position, ReadCall,
-    ReadFound, ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
+    BeginLoad, CompareCall, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position,
+    ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure, Released, TransactCall, Transacted,
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason, in_full};
@@ -31,6 +31,9 @@ use crate::{open, report, start};
 
 /// Far above the sync of what was accepted, after which the journal is closed.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// Instances read again by one call.
+const REFRESH_KEYS_MAX: usize = 1_000;
 
 /// What a group is started with.
 pub struct GroupOptions {
@@ -301,13 +304,31 @@ impl Group {
         Ok(Drained { backlog: report::backlog(shared, core.as_ref()), writes_stopped: stop_writes })
     }
 
-    /// Compares the loaded instances with the backend: everything (0) or about one in `sample`.
-    /// Progress comes on the channel; the last message has `done`.
+    /// Compares the loaded instances with the backend, and repairs what differs where it is asked
+    /// for. Progress comes on the channel; the last message has `done`.
     pub async fn compare(
         &self,
-        sample: u32,
+        call: CompareCall,
     ) -> Result<mpsc::Receiver<Result<CompareProgress, GroupError>>, GroupError> {
-        Ok(self.core()?.compare(sample))
+        Ok(self.core()?.compare(call))
+    }
+
+    /// Reads loaded instances again whose rows others changed in the backend: one answer per key.
+    /// What waits to be flushed is left as it is.
+    pub async fn refresh(&self, keys: &[RootKey]) -> Result<Vec<Refreshed>, GroupError> {
+        if keys.len() > REFRESH_KEYS_MAX {
+            let why = format!("keys: {} in one request; at most {REFRESH_KEYS_MAX}", keys.len());
+            return Err(GroupError::refused(RefusalReason::Request, why));
+        }
+        let core = self.core()?;
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            answers.push(self.before_stop(core.refresh(key)).await?);
+        }
+        let done = answers.iter().filter(|a| **a == Refreshed::Done).count();
+        tracing::info!(node = %self.node().name, keys = keys.len(), done,
+            "instances read again for an administrator");
+        Ok(answers)
     }
 
     /// Rejects of this node's slots, oldest first.

@@ -8,7 +8,7 @@
 //! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
 //! `write` (one transaction), `repeats` and `answers` (a repeated one), `flush_events` (what the backend made of it), `trim`; `read`,
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
-//! `rejects`, `compare`, `probe`, `report`; `end`.
+//! `rejects`, `compare`, `repair`, `probe`, `report`; `end`.
 
 mod answers;
 mod aside;
@@ -37,6 +37,7 @@ mod read;
 mod read_through;
 mod refusals;
 mod rejects;
+mod repair;
 mod repeats;
 mod report;
 mod restore;
@@ -52,9 +53,10 @@ mod write;
 
 pub use cachetier_engine::RowSink;
 pub use calls::{
-    AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareProgress, Drained, KeySelector,
-    LoadBegun, Located, Position, ReadCall, ReadFound, ReadOutcome, RejectFigure, Released, Source,
-    TableDifference, TableRowsFigure, TransactCall, Transacted,
+    AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareCall, CompareProgress, Drained,
+    InstanceDifference, InstanceTable, KeySelector, LoadBegun, Located, Position, ReadCall,
+    ReadFound, ReadOutcome, Refreshed, RejectFigure, Released, Repair, Source, TableDifference,
+    TableRowsFigure, TransactCall, Transacted,
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};
 pub use group::{Group, GroupOptions};

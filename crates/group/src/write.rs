@@ -10,7 +10,8 @@ use std::time::Duration;
 use cachetier_engine::{Commit, CommitRefused, CommitSink, Committed, ReadAnswer, TransactError};
 use cachetier_journal::AppendError;
 use cachetier_model::{
-    Comparison, Condition, Guard, LookupId, LookupKey, ReadPlan, RootKey, TableRead, Transaction,
+    Comparison, Condition, Guard, Instance, LookupId, LookupKey, ReadPlan, RootKey, RowChange,
+    TableRead, Transaction,
 };
 use cachetier_write_through::{Draft, RejectCause, is_held};
 use parking_lot::Mutex;
@@ -155,6 +156,31 @@ impl Core {
             }
             let _ = &learned;
         }
+    }
+
+    /// Writes a loaded, clean instance to the backend once more: `changes` make the backend's rows its
+    /// own. Answers when the backend has it; false when it is not what was compared any more.
+    pub(crate) async fn write_again(
+        &self,
+        key: &RootKey,
+        instance: &Instance,
+        changes: &[RowChange],
+    ) -> Result<bool, GroupError> {
+        self.serving(key.slot(), Instant::now() + self.hold_timeout()).await?;
+        let sink = Sink { core: self, urgent: true, claim: None, decision: Mutex::default() };
+        let written = self.engine.write_again(key, instance, changes, &sink);
+        let Some(committed) = written.map_err(|refused| match refused {
+            TransactError::Refused(refused) => match refused.0.downcast::<GroupError>() {
+                Ok(error) => *error,
+                Err(other) => GroupError::internal(other),
+            },
+            other => refusals::explain(&self.schema, &Transaction::default(), other),
+        })?
+        else {
+            return Ok(false);
+        };
+        let decision = sink.decision.into_inner();
+        self.answer(key, committed, decision, true).await.map(|_| true)
     }
 
     /// Decides whether a refused commit is tried again: a slot on its way and a busy journal are.

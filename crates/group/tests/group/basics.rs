@@ -1,7 +1,8 @@
 //! One node: reads, writes, misses, keys, restart, comparison.
 
 use cachetier_group::{
-    AnswerWhen, GroupError, KeySelector, ReadCall, RefusalReason, Source, TransactCall,
+    AnswerWhen, CompareCall, GroupError, InstanceDifference, KeySelector, ReadCall, RefusalReason,
+    Source, TransactCall,
 };
 use cachetier_model::{Guard, Operation, ReadPlan, TableRead, Transaction, Value};
 use std::time::Duration;
@@ -198,11 +199,21 @@ async fn compare_proves_equality_and_finds_planted_differences() {
 }
 
 pub async fn compare(node: &Node) -> cachetier_group::CompareProgress {
-    let mut progress = node.group.compare(0).await.unwrap();
+    compare_with(node, CompareCall::default()).await.0
+}
+
+/// The last word, and all instances found to differ.
+pub async fn compare_with(
+    node: &Node,
+    call: CompareCall,
+) -> (cachetier_group::CompareProgress, Vec<InstanceDifference>) {
+    let mut found = Vec::new();
+    let mut progress = node.group.compare(call).await.unwrap();
     while let Some(step) = progress.recv().await {
-        let step = step.unwrap();
+        let mut step = step.unwrap();
+        found.append(&mut step.found);
         if step.done {
-            return step;
+            return (step, found);
         }
     }
     panic!("the comparison ended without a result");

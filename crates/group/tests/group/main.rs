@@ -9,6 +9,7 @@
 
 mod answers;
 mod basics;
+mod compares;
 mod direct_mode;
 mod disks;
 mod faults;
