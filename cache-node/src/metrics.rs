@@ -135,10 +135,11 @@ impl Collector for GroupFigures {
 
 fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
     let flag = |b: bool| f64::from(u8::from(b));
-    let figures: [(&str, &str, f64); 26] = [
+    let figures: [(&str, &str, f64); 27] = [
         ("ready", "1 when the node serves all its slots", flag(status.ready)),
         ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
         ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
+        ("flushing_paused", "1 while flushing is paused", flag(status.flushing_paused)),
         ("problems", "Problems listed in the status", status.problems.len() as f64),
         ("topology_version", "Version of the topology held", status.topology_version as f64),
         ("slots_assigned", "Slots the topology gives to this node", status.slots_assigned.into()),

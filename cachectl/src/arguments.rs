@@ -106,6 +106,10 @@ pub enum Command {
     Load(LoadArguments),
     /// Refuse writes and flush everything; or take writes again
     Drain(DrainArguments),
+    /// Hold the flushing to the backend back, until `resume` or a restart; writes stay in the journals
+    Pause,
+    /// Let the flushing go on
+    Resume,
     /// Give up what a node had not flushed when its journal was lost for good
     AcceptLoss(AcceptLossArguments),
     /// Transactions that the backend refused for good

@@ -6,6 +6,7 @@ mod ddl;
 mod drain;
 mod get;
 mod load;
+mod pause;
 mod refresh;
 mod rejects;
 mod status;
@@ -52,6 +53,8 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
         Command::Refresh(arguments) => refresh::run(&reach, &arguments, format).await,
         Command::Load(arguments) => load::run(&reach, &arguments, format).await,
         Command::Drain(arguments) => drain::run(&reach, &arguments, format).await,
+        Command::Pause => pause::run(&reach, true, format).await,
+        Command::Resume => pause::run(&reach, false, format).await,
         Command::AcceptLoss(arguments) => accept_loss::run(&reach, &arguments, format).await,
         Command::Rejects(command) => rejects::run(&reach, &command, format).await,
         Command::Topology => topology::run(&reach, format).await,

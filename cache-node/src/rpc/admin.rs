@@ -61,6 +61,16 @@ impl Admin for AdminService {
         }))
     }
 
+    async fn pause_flushing(
+        &self,
+        request: Request<v1::PauseFlushingRequest>,
+    ) -> Result<Response<v1::PauseFlushingResponse>, Status> {
+        authorize(&request, Act::Admin)?;
+        let waiting = self.group.pause_flushing(request.into_inner().pause).await;
+        let backlog = Some(answers::backlog(&waiting.map_err(|e| refused(&e))?));
+        Ok(Response::new(v1::PauseFlushingResponse { backlog }))
+    }
+
     async fn accept_loss(
         &self,
         request: Request<v1::AcceptLossRequest>,

@@ -164,6 +164,7 @@ pub fn status(status: Status) -> v1::StatusResponse {
         flushed: status.flushed,
         writes_stopped: status.writes_stopped,
         schema_version: status.schema_version,
+        flushing_paused: status.flushing_paused,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

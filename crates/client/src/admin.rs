@@ -81,6 +81,15 @@ impl AdminClient {
         bounded(&self.node, self.timeout, self.node.admin().drain(request)).await
     }
 
+    /// Holds the flushing back, or lets it go on; answers what waits.
+    pub async fn pause_flushing(&self, pause: bool) -> Result<v1::Backlog, ClientError> {
+        let request = self.timed(v1::PauseFlushingRequest { pause });
+        let mut service = self.node.admin();
+        let call = service.pause_flushing(request);
+        let answer = bounded(&self.node, self.timeout, call).await?;
+        Ok(answer.backlog.unwrap_or_default())
+    }
+
     /// The group is being deleted: its bookkeeping leaves the backend. Refused while something
     /// waits to be flushed, unless `discard` gives it up.
     pub async fn end_group(&self, discard: bool) -> Result<(), ClientError> {

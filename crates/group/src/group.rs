@@ -17,8 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
-    BeginLoad, CompareCall, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position,
-    ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure, Released, TransactCall, Transacted,
+    BacklogFigures, BeginLoad, CompareCall, CompareProgress, Drained, KeySelector, LoadBegun,
+    Located, Position, ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure, Released,
+    TransactCall, Transacted,
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason, in_full};
@@ -302,6 +303,25 @@ impl Group {
         }
         let core = self.inner.core.borrow().clone();
         Ok(Drained { backlog: report::backlog(shared, core.as_ref()), writes_stopped: stop_writes })
+    }
+
+    /// Holds the flushing back (`true`), until it is let go on or the process ends; or lets it go on.
+    /// Acknowledged writes stay in the journal meanwhile, and what only the backend can decide waits.
+    /// A pause that the configuration asks for can be ended there only.
+    pub async fn pause_flushing(&self, pause: bool) -> Result<BacklogFigures, GroupError> {
+        let core = self.core()?;
+        if core.shared.config.write_through.paused && !pause {
+            return Err(GroupError::refused(
+                RefusalReason::Request,
+                "writeThrough.paused is set in the configuration; unset it there",
+            ));
+        }
+        if core.lanes.is_paused() != pause {
+            core.lanes.set_paused(pause);
+            tracing::warn!(node = %self.node().name, paused = pause,
+                "flushing paused or resumed by an administrator");
+        }
+        Ok(core.backlog())
     }
 
     /// Compares the loaded instances with the backend, and repairs what differs where it is asked

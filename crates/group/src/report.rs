@@ -144,6 +144,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
         writes_stopped,
         schema_version: core.map_or(0, |c| c.schema_version),
+        flushing_paused: core.is_some_and(|c| c.lanes.is_paused()),
         idempotency_answers: answers.answers,
         idempotency_bytes: answers.bytes,
     }
@@ -176,7 +177,16 @@ fn add_queue_problems(problems: &mut Vec<Problem>, shared: &Shared, core: &Core)
         problems.push(Problem::new("BacklogHigh", message, false));
     }
     if core.lanes.is_paused() {
-        let message = "write-through is paused: changes stay in the journal until it goes on";
+        let message = match shared.config.write_through.paused {
+            true => {
+                "write-through is paused by writeThrough.paused: changes stay in the journal until \
+                 it is unset"
+            }
+            false => {
+                "write-through is paused by an administrator: changes stay in the journal until \
+                 `cachectl resume` or a restart of the node"
+            }
+        };
         problems.push(Problem::new("WriteThroughPaused", message, false));
     }
 }

@@ -79,6 +79,8 @@ pub struct Status {
     pub flushed: u64,
     pub writes_stopped: bool,
     pub schema_version: u64,
+    /// Nothing is flushed, because the configuration or an administrator says so.
+    pub flushing_paused: bool,
     /// Idempotency answers kept, and their bytes.
     pub idempotency_answers: u64,
     pub idempotency_bytes: u64,

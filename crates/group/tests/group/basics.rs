@@ -258,3 +258,39 @@ async fn a_drained_node_refuses_writes_answers_reads_and_takes_writes_again() {
     node.set_place(1, 6).await.unwrap();
     node.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_the_flushing_back_until_it_is_resumed_or_the_node_restarts() {
+    let scene = Scene::new(10).await;
+    let node = scene.serving("n-0").await;
+    node.read(3).await.unwrap();
+    node.group.pause_flushing(true).await.unwrap();
+    node.set_place(3, 77).await.unwrap();
+    let status = node.group.status().await;
+    assert!(status.flushing_paused);
+    let paused = status.problems.iter().find(|p| p.reason == "WriteThroughPaused").unwrap();
+    assert!(paused.message.contains("cachectl resume"), "{}", paused.message);
+    // longer than the longest delay of a batch
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(node.group.status().await.backlog.transactions, 1);
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 30);
+    node.group.pause_flushing(false).await.unwrap();
+    node.drained().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 77);
+    node.group.pause_flushing(true).await.unwrap();
+    node.set_place(3, 78).await.unwrap();
+    node.crash().await;
+    let node = scene.serving("n-0").await;
+    node.drained().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 78);
+    node.close().await;
+    // the configuration's pause is ended in the configuration
+    let mut config = scene.config("n-0");
+    config.write_through.paused = true;
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.group.started().await.unwrap();
+    let refused = node.group.pause_flushing(false).await.unwrap_err().to_string();
+    assert!(refused.contains("writeThrough.paused is set"), "{refused}");
+    node.crash().await;
+}
