@@ -2,6 +2,7 @@
 
 use crate::exit;
 use anyhow::{Context, Result, bail};
+use cachetier_api::TimeSpan;
 use cachetier_client::Endpoint;
 use cachetier_model::IdempotencyKey;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -311,15 +312,44 @@ pub enum RejectsCommand {
     },
     /// Everything known of one
     Show { id: u64 },
-    /// Try it again, and what waits behind it, in order
-    Replay { id: u64 },
-    /// Drop it and what waits behind it; the instance is loaded again from the backend
-    Discard {
-        id: u64,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
+    /// Try them again, each with what waits behind it, in order
+    Replay(ChosenRejects),
+    /// Drop them, each with what waits behind it; the instances are loaded again from the backend
+    Discard(ChosenRejects),
+}
+
+/// Which rejects: by their ids, or all that every filter lets through.
+#[derive(Args, Debug)]
+pub struct ChosenRejects {
+    #[arg(value_name = "ID")]
+    pub ids: Vec<u64>,
+    /// Those of this table
+    #[arg(short, long, value_name = "TABLE", conflicts_with = "ids")]
+    pub table: Option<String>,
+    /// Those refused with this SQLSTATE, e.g. 23514
+    #[arg(long, value_name = "CODE", conflicts_with = "ids")]
+    pub sqlstate: Option<String>,
+    /// Those older than this, e.g. 10m or 1h30m
+    #[arg(long, value_name = "AGE", value_parser = TimeSpan::parse, conflicts_with = "ids")]
+    pub older_than: Option<TimeSpan>,
+    /// Every one
+    #[arg(long, conflicts_with_all = ["ids", "table", "sqlstate", "older_than"])]
+    pub all: bool,
+    /// Do it: without it, `discard` asks for a single id, and a choice of several or by filter is only
+    /// shown
+    #[arg(long)]
+    pub yes: bool,
+}
+
+impl ChosenRejects {
+    /// What is wrong whatever rejects there are.
+    pub fn check(&self) -> Result<()> {
+        let filtered = self.table.is_some() || self.sqlstate.is_some() || self.older_than.is_some();
+        if self.ids.is_empty() && !filtered && !self.all {
+            bail!("say which: ids, --table, --sqlstate, --older-than, or --all");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

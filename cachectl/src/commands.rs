@@ -14,7 +14,7 @@ mod topology;
 mod tx;
 mod tx_file;
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::{Arguments, Command, RejectsCommand};
 use crate::exit::{Exit, misuse};
 use crate::output;
 use crate::reach::Reach;
@@ -42,6 +42,9 @@ pub async fn run(arguments: Arguments) -> Result<Exit> {
     match &command {
         Command::Get(arguments) => arguments.check().map_err(misuse)?,
         Command::Tx(arguments) => arguments.check().map_err(misuse)?,
+        Command::Rejects(RejectsCommand::Replay(chosen) | RejectsCommand::Discard(chosen)) => {
+            chosen.check().map_err(misuse)?;
+        }
         _ => {}
     }
     let reach = Reach::open(&reach).await?;
