@@ -180,13 +180,19 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 14] = [
+    let figures: [(&str, &str, f64); 16] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
         ("read_throughs_failed", "Misses that failed", counters.read_throughs_failed as f64),
         ("writes", "Transactions acknowledged", counters.writes as f64),
         ("writes_refused", "Transactions refused", counters.writes_refused as f64),
+        (
+            "writes_slowed",
+            "Transactions held back before a queue that was nearly full",
+            counters.writes_slowed as f64,
+        ),
+        ("write_slowdown_seconds", "Time they were held back", counters.write_slowdown_seconds),
         (
             "idempotent_repeats",
             "Calls answered as the first of their idempotency key",

@@ -171,8 +171,8 @@ fn add_queue_problems(problems: &mut Vec<Problem>, shared: &Shared, core: &Core)
     let bytes = core.lanes.backlog().bytes;
     if bytes > bound / 100 * BACKLOG_HIGH_PERCENT {
         let message = format!(
-            "{bytes} of {bound} bytes of the write-behind queue are used; at the bound writes are \
-             refused: look why the backend does not keep up, or raise writeThrough.maxBacklog"
+            "{bytes} of {bound} bytes of the write-behind queue are used; writes are slowed, and at the \
+             bound refused: look why the backend does not keep up, or raise writeThrough.maxBacklog"
         );
         problems.push(Problem::new("BacklogHigh", message, false));
     }
@@ -217,6 +217,8 @@ pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
         reads_bypass: get(&tally.reads_bypass),
         writes: get(&tally.writes),
         writes_refused: get(&tally.writes_refused),
+        writes_slowed: get(&tally.writes_slowed),
+        write_slowdown_seconds: get(&tally.write_slowdown_micros) as f64 / 1e6,
         read_throughs_failed: get(&tally.read_throughs_failed),
         slots_taken: get(&tally.slots_taken),
         slots_released: get(&tally.slots_released),

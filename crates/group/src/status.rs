@@ -94,6 +94,8 @@ pub struct Counters {
     pub reads_bypass: u64,
     pub writes: u64,
     pub writes_refused: u64,
+    pub writes_slowed: u64,
+    pub write_slowdown_seconds: f64,
     pub read_throughs_failed: u64,
     pub slots_taken: u64,
     pub slots_released: u64,

@@ -61,6 +61,7 @@ impl Core {
                 (root, Some(transaction.guards.len() - 1))
             }
         };
+        self.slow_down().await;
         let committed = self.commit(&root, &transaction, call.answer, keyed.as_ref()).await;
         match committed {
             Err(GroupError::Refused(refusal))
@@ -72,6 +73,17 @@ impl Core {
             }
             other => other,
         }
+    }
+
+    /// A queue that is nearly full slows writers down before it refuses them.
+    async fn slow_down(&self) {
+        let wait = self.lanes.slowdown();
+        if wait.is_zero() {
+            return;
+        }
+        Tally::add(&self.shared.tally.writes_slowed, 1);
+        Tally::add(&self.shared.tally.write_slowdown_micros, wait.as_micros() as u64);
+        tokio::time::sleep(wait).await;
     }
 
     /// The instance found by a lookup key must still have it.

@@ -294,3 +294,40 @@ async fn a_pause_holds_the_flushing_back_until_it_is_resumed_or_the_node_restart
     assert!(refused.contains("writeThrough.paused is set"), "{refused}");
     node.crash().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d10_writers_are_slowed_before_they_are_refused_and_as_fast_as_before_afterwards() {
+    let scene = Scene::new(10).await;
+    let mut config = scene.config("n-0");
+    config.write_through.max_backlog_bytes = 64 << 10;
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    node.read(3).await.unwrap();
+    node.group.pause_flushing(true).await.unwrap();
+    let mut slowed_from = None;
+    for place in 1.. {
+        let bytes = node.group.status().await.backlog.bytes;
+        let refused = node.set_place(3, place).await.err();
+        if node.group.counters().writes_slowed > 0 {
+            slowed_from.get_or_insert(bytes);
+        }
+        match refused {
+            None => assert!(place < 10_000, "the queue has a bound"),
+            Some(GroupError::BacklogFull { .. }) => break,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    let slowed_from = slowed_from.unwrap();
+    assert!(
+        (52_428..60_000).contains(&slowed_from),
+        "80 % of the bound is the mark: {slowed_from}"
+    );
+    let before = node.group.counters();
+    assert!(before.writes_slowed > 1 && before.write_slowdown_seconds < 60.0);
+    node.group.pause_flushing(false).await.unwrap();
+    node.drained().await;
+    node.set_place(3, 5).await.unwrap();
+    assert_eq!(node.group.counters().writes_slowed, before.writes_slowed);
+    node.close().await;
+}

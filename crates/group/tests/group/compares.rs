@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use cachetier_group::{CompareCall, CompareProgress, InstanceDifference, Refreshed, Repair};
+use cachetier_model::{Operation, Value};
 
 use crate::basics::compare_with;
-use crate::scene::{Node, Scene, eventually, root};
+use crate::scene::{ACCOUNT, FACILITY, Node, Scene, eventually, insert_account, population, root};
 
 async fn loaded(scene: &Scene, accounts: i64) -> Node {
     let node = scene.serving("n-0").await;
@@ -128,5 +129,57 @@ async fn a_refresh_reads_clean_instances_again_and_leaves_what_waits() {
     let many: Vec<_> = (0..1_001).map(root).collect();
     let refused = node.group.refresh(&many).await.unwrap_err().to_string();
     assert!(refused.contains("keys: 1001 in one request; at most 1000"), "{refused}");
+    node.close().await;
+}
+
+/// A root in ranges of its key and a child in ranges of another column of its key.
+const PARTITIONED: &str = "
+    DROP TABLE forwarding, facility, account;
+    CREATE TABLE account (
+        id bigint PRIMARY KEY, nbr varchar(15) NOT NULL, place bigint NOT NULL, note text)
+        PARTITION BY RANGE (id);
+    CREATE TABLE account_low PARTITION OF account FOR VALUES FROM (0) TO (20);
+    CREATE TABLE account_high PARTITION OF account FOR VALUES FROM (20) TO (1000);
+    CREATE TABLE facility (
+        id bigint NOT NULL REFERENCES account ON DELETE CASCADE,
+        kind smallint NOT NULL, active boolean NOT NULL, PRIMARY KEY (id, kind))
+        PARTITION BY RANGE (kind);
+    CREATE TABLE facility_1 PARTITION OF facility FOR VALUES FROM (0) TO (2);
+    CREATE TABLE facility_2 PARTITION OF facility FOR VALUES FROM (2) TO (100);
+    CREATE TABLE forwarding (
+        id bigint NOT NULL, kind smallint NOT NULL, start smallint NOT NULL, number varchar(15),
+        PRIMARY KEY (id, kind, start),
+        FOREIGN KEY (id, kind) REFERENCES facility ON DELETE CASCADE);";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d31_range_partitioned_tables_are_loaded_written_through_and_compared() {
+    let scene = Scene::new(0).await;
+    scene.postgres.execute(PARTITIONED).await;
+    scene.postgres.execute(&population(40)).await;
+    let mut config = scene.config("n-0");
+    // a unique key of a partitioned table contains the columns it is partitioned by
+    config.tables[0].lookup_keys.clear();
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    for id in 1..=40 {
+        assert_eq!(node.read(id).await.unwrap().tables.iter().map(Vec::len).sum::<usize>(), 4);
+        node.set_place(id, 1_000 + id).await.unwrap();
+    }
+    let row = |kind| vec![Value::Int(7), Value::Int(kind), Value::Bool(true)];
+    let insert = |kind| Operation::Insert { table: FACILITY, row: row(kind) };
+    node.write(7, vec![insert(0), insert(50)]).await.unwrap();
+    node.write(100, vec![insert_account(100, "x100")]).await.unwrap();
+    let delete = |table| Operation::Delete { table, conditions: Vec::new(), expect: None };
+    node.write(30, vec![delete(ACCOUNT)]).await.unwrap();
+    node.drained().await;
+    let sums = "SELECT count(*) FROM account_high WHERE place > 1000 OR id = 100";
+    assert_eq!(scene.postgres.number(sums).await, 21);
+    let both = "SELECT count(*) FROM facility_1 WHERE id = 7 AND kind = 0";
+    assert_eq!(scene.postgres.number(both).await, 1);
+    assert_eq!(scene.postgres.number("SELECT count(*) FROM facility_2 WHERE id = 7").await, 2);
+    let (last, found) = run(&node, None).await;
+    assert_eq!((last.differences, last.instances, found.len()), (0, 40, 0));
+    assert_eq!(node.group.status().await.rejects, 0);
     node.close().await;
 }
