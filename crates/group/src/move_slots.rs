@@ -213,6 +213,10 @@ impl Core {
         if owned.is_empty() {
             return Ok(false);
         }
+        // long under way, the answer may be of a time before another node had these slots
+        if !self.is_epoch(epoch) {
+            return Ok(true);
+        }
         // leftovers of an earlier time, and loads begun in it, must not be served
         owned.iter().for_each(|slot| self.engine.clear_slot(slot));
         takeover.quarantined.iter().for_each(|key| self.engine.quarantine(key));
@@ -220,13 +224,25 @@ impl Core {
         self.lanes.slots_gained(&owned);
         self.note_positions().await;
         // noted first: what is acknowledged for them must be known as ours after a crash
-        self.note_slots(&owned).await.map_err(|error| {
+        let not_noted = |error: GroupError| {
             Problem::new("Journal", format!("slots taken are not served: {error}"), true)
-        })?;
-        let served = self.shared.slots.apply(|machine| machine.taken(&owned));
+        };
+        self.note_slots(&owned).await.map_err(not_noted)?;
+        let served = self.shared.slots.apply(|machine| match self.is_epoch(epoch) {
+            true => Some(machine.taken(&owned)),
+            false => None,
+        });
+        let Some(served) = served else {
+            self.note_slots(&SlotSet::empty()).await.map_err(not_noted)?;
+            return Ok(true);
+        };
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
         tracing::info!(node = %self.shared.node.name, epoch, slots = served.len(), "slots taken");
         Ok(true)
+    }
+
+    fn is_epoch(&self, epoch: u64) -> bool {
+        self.shared.topology.borrow().as_ref().is_some_and(|held| held.epoch.0 == epoch)
     }
 
     async fn holders(&self) -> Result<Vec<SlotHolder>, Problem> {
