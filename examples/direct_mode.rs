@@ -42,8 +42,9 @@ pub async fn count_up(config: &[u8]) -> anyhow::Result<()> {
     let set = vec![(2, Value::Int(count + 1))];
     let update = Operation::Update { table: 0, conditions: vec![], set, expect: Some(1) };
     let transaction = Transaction { guards: vec![], operations: vec![update] };
-    let done =
-        group.transact(TransactCall { key, transaction, answer: AnswerWhen::Durable }).await?;
+    let answer = AnswerWhen::Durable;
+    let call = TransactCall { key, transaction, answer, idempotency_key: None };
+    let done = group.transact(call).await?;
     println!("durable at {}", done.position.sequence);
 
     let flushed = group.wait_flushed(done.position, Duration::from_secs(10)).await?;

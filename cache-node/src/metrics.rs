@@ -135,10 +135,11 @@ impl Collector for GroupFigures {
 
 fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
     let flag = |b: bool| f64::from(u8::from(b));
-    let figures: [(&str, &str, f64); 24] = [
+    let figures: [(&str, &str, f64); 27] = [
         ("ready", "1 when the node serves all its slots", flag(status.ready)),
         ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
         ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
+        ("flushing_paused", "1 while flushing is paused", flag(status.flushing_paused)),
         ("problems", "Problems listed in the status", status.problems.len() as f64),
         ("topology_version", "Version of the topology held", status.topology_version as f64),
         ("slots_assigned", "Slots the topology gives to this node", status.slots_assigned.into()),
@@ -163,6 +164,12 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
         ("journal_appended", "Highest sequence appended", status.appended as f64),
         ("journal_durable", "Highest sequence on disk", status.durable as f64),
         ("journal_flushed", "Highest sequence in the backend", status.flushed as f64),
+        (
+            "idempotency_answers",
+            "Answers kept for repeated calls",
+            status.idempotency_answers as f64,
+        ),
+        ("idempotency_bytes", "Memory of these answers", status.idempotency_bytes as f64),
         ("generation", "Starts of a process on this journal", status.generation.into()),
     ];
     for (name, help, value) in figures {
@@ -173,7 +180,7 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 13] = [
+    let figures: [(&str, &str, f64); 17] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
@@ -185,6 +192,22 @@ fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), 
         ),
         ("writes", "Transactions acknowledged", counters.writes as f64),
         ("writes_refused", "Transactions refused", counters.writes_refused as f64),
+        (
+            "writes_slowed",
+            "Transactions held back before a queue that was nearly full",
+            counters.writes_slowed as f64,
+        ),
+        ("write_slowdown_seconds", "Time they were held back", counters.write_slowdown_seconds),
+        (
+            "idempotent_repeats",
+            "Calls answered as the first of their idempotency key",
+            counters.idempotent_repeats as f64,
+        ),
+        (
+            "idempotency_forgotten",
+            "Idempotency answers that went before their time, for want of room",
+            counters.idempotency_forgotten as f64,
+        ),
         ("slots_taken", "Slots taken over", counters.slots_taken as f64),
         ("slots_released", "Slots let go", counters.slots_released as f64),
         ("rejected", "Transactions the backend refused for good", counters.rejects as f64),

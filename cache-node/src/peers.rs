@@ -65,7 +65,12 @@ impl Peers for NodePeers {
                     .unwrap_or_default(),
                 flush_rows_per_second: answer.backlog.flush_rows_per_second,
             };
-            Ok(Released { slots: answer.released, backlog, positions: answer.lane_positions })
+            Ok(Released {
+                slots: answer.released,
+                backlog,
+                positions: answer.lane_positions,
+                answers: answer.answers,
+            })
         })
     }
 

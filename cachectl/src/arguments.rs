@@ -1,8 +1,10 @@
 //! The command line.
 
 use crate::exit;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use cachetier_api::TimeSpan;
 use cachetier_client::Endpoint;
+use cachetier_model::IdempotencyKey;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -99,10 +101,16 @@ pub enum Command {
     Status,
     /// Prove that cache and backend hold the same rows
     Compare(CompareArguments),
+    /// Read instances again whose rows others changed in the backend
+    Refresh(RefreshArguments),
     /// Progress of the load, per table
     Load(LoadArguments),
     /// Refuse writes and flush everything; or take writes again
     Drain(DrainArguments),
+    /// Hold the flushing to the backend back, until `resume` or a restart; writes stay in the journals
+    Pause,
+    /// Let the flushing go on
+    Resume,
     /// Give up what a node had not flushed when its journal was lost for good
     AcceptLoss(AcceptLossArguments),
     /// Transactions that the backend refused for good
@@ -183,6 +191,10 @@ pub struct TxArguments {
     /// Answer only after the backend accepted it
     #[arg(long)]
     pub flushed: bool,
+    /// Name of this transaction, up to 64 bytes: given again with the same transaction, it is
+    /// answered as the first time and not applied again
+    #[arg(long, value_name = "TEXT", conflicts_with = "by")]
+    pub idempotency_key: Option<String>,
 }
 
 impl GetArguments {
@@ -214,6 +226,9 @@ impl TxArguments {
         if inserts && (!self.conditions.is_empty() || self.expect.is_some()) {
             bail!("--where and --expect belong to --update and --delete");
         }
+        if let Some(key) = &self.idempotency_key {
+            IdempotencyKey::new(key.clone()).context("in --idempotency-key")?;
+        }
         Ok(())
     }
 }
@@ -223,6 +238,27 @@ pub struct CompareArguments {
     /// Compare about one in N instances; default: every one
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub sample: u32,
+    /// Mend what differs: read it again from the backend, or write the cache's rows through
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub repair: Option<RepairWay>,
+    /// Rows that each node reads from the backend per second, at most; default: no limit
+    #[arg(long, default_value_t = 0, value_name = "ROWS")]
+    pub rows_per_second: u64,
+}
+
+/// Which side is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RepairWay {
+    FromBackend,
+    FromCache,
+}
+
+#[derive(Args, Debug)]
+pub struct RefreshArguments {
+    /// Root keys, at most 1,000; the values of a key of several columns stand together, separated
+    /// by commas
+    #[arg(required = true, value_name = "KEY", allow_negative_numbers = true)]
+    pub keys: Vec<String>,
 }
 
 #[derive(Args, Debug)]
@@ -276,15 +312,44 @@ pub enum RejectsCommand {
     },
     /// Everything known of one
     Show { id: u64 },
-    /// Try it again, and what waits behind it, in order
-    Replay { id: u64 },
-    /// Drop it and what waits behind it; the instance is loaded again from the backend
-    Discard {
-        id: u64,
-        /// Do not ask
-        #[arg(long)]
-        yes: bool,
-    },
+    /// Try them again, each with what waits behind it, in order
+    Replay(ChosenRejects),
+    /// Drop them, each with what waits behind it; the instances are loaded again from the backend
+    Discard(ChosenRejects),
+}
+
+/// Which rejects: by their ids, or all that every filter lets through.
+#[derive(Args, Debug)]
+pub struct ChosenRejects {
+    #[arg(value_name = "ID")]
+    pub ids: Vec<u64>,
+    /// Those of this table
+    #[arg(short, long, value_name = "TABLE", conflicts_with = "ids")]
+    pub table: Option<String>,
+    /// Those refused with this SQLSTATE, e.g. 23514
+    #[arg(long, value_name = "CODE", conflicts_with = "ids")]
+    pub sqlstate: Option<String>,
+    /// Those older than this, e.g. 10m or 1h30m
+    #[arg(long, value_name = "AGE", value_parser = TimeSpan::parse, conflicts_with = "ids")]
+    pub older_than: Option<TimeSpan>,
+    /// Every one
+    #[arg(long, conflicts_with_all = ["ids", "table", "sqlstate", "older_than"])]
+    pub all: bool,
+    /// Do it: without it, `discard` asks for a single id, and a choice of several or by filter is only
+    /// shown
+    #[arg(long)]
+    pub yes: bool,
+}
+
+impl ChosenRejects {
+    /// What is wrong whatever rejects there are.
+    pub fn check(&self) -> Result<()> {
+        let filtered = self.table.is_some() || self.sqlstate.is_some() || self.older_than.is_some();
+        if self.ids.is_empty() && !filtered && !self.all {
+            bail!("say which: ids, --table, --sqlstate, --older-than, or --all");
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -97,6 +97,7 @@ pub fn of_client(error: &ClientError) -> Exit {
 fn refused_for_good(reason: Reason) -> bool {
     match reason {
         Reason::GuardFailed
+        | Reason::KeyReused
         | Reason::RowCount
         | Reason::PrimaryKey
         | Reason::ForeignKey

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cachetier_group::{
     AnswerWhen, GroupError, KeySelector, ReadCall, RefusalReason, TransactCall, Transacted,
 };
-use cachetier_model::ReadPlan;
+use cachetier_model::{IdempotencyKey, ReadPlan};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
@@ -26,10 +26,15 @@ pub async fn work(world: Arc<World>, number: usize) {
     let mine: Vec<i64> =
         (1..=world.settings.keys).filter(|id| id % clients == number as i64).collect();
     let mut version = number as i64 + 1;
+    let mut done: Vec<(Deed, Transacted)> = Vec::new();
     for _ in 0..world.settings.steps_per_client {
         world.pause(world.settings.pace).await;
         if world.violated.is_cancelled() {
             return;
+        }
+        if world.settings.repeats && world.chance(0.25) {
+            repeat_late(&world, &done).await;
+            continue;
         }
         let Some(id) = world.draw(|dice| mine.choose(dice).copied()) else { return };
         let Some(process) = someone(&world, id).await else { continue };
@@ -46,7 +51,8 @@ pub async fn work(world: Arc<World>, number: usize) {
             _ => {
                 let deed = choose(&world, id, version);
                 version += clients;
-                write(&world, &process, &deed).await;
+                let answer = write(&world, &process, &deed).await;
+                done.extend(answer.map(|answer| (deed, answer)));
             }
         }
     }
@@ -108,18 +114,67 @@ async fn answered<T>(process: &Process, call: impl Future<Output = T>) -> Option
     }
 }
 
-async fn write(world: &World, process: &Process, deed: &Deed) {
+fn call(world: &World, deed: &Deed) -> TransactCall {
     let flushed = world.chance(0.1);
-    let answer = if flushed { AnswerWhen::Flushed } else { AnswerWhen::Durable };
-    let call = TransactCall {
+    let key = format!("{}-{}", deed.id, deed.version);
+    TransactCall {
         key: KeySelector::Root(tables::root(deed.id)),
         transaction: deed.transaction(),
-        answer,
-    };
+        answer: if flushed { AnswerWhen::Flushed } else { AnswerWhen::Durable },
+        idempotency_key: IdempotencyKey::new(key).ok().filter(|_| world.settings.repeats),
+    }
+}
+
+/// What was acknowledged is asked for once more, whatever came after it: answered as it was the
+/// first time, and nothing happens (R26).
+async fn repeat_late(world: &World, done: &[(Deed, Transacted)]) {
+    let Some((deed, first)) = world.draw(|dice| done.choose(dice)) else { return };
+    let Some(process) = check::owner(world, deed.id) else { return };
+    world.history.say(format!("client asks {} again: {deed}", process.line.name()));
+    let answer = answered(&process, process.group.transact(call(world, deed))).await;
+    match answer {
+        Some(Ok(again)) if again != *first => {
+            world.violate(format!("{deed}: repeated, it is done once more, or answered otherwise"));
+        }
+        Some(Err(GroupError::Refused(refusal))) => {
+            world.violate(format!("{deed}: repeated, it is refused: {}", refusal.message));
+        }
+        _ => {}
+    }
+}
+
+/// Repeats a write while its outcome is unknown; what is known in the end.
+async fn repeat(
+    world: &World,
+    deed: &Deed,
+    first: Option<Result<Transacted, GroupError>>,
+) -> (Told, Option<Result<Transacted, GroupError>>) {
+    let mut answer = first;
+    let mut last = told(deed, answer.as_ref());
+    for _ in 0..if world.settings.repeats { 4 } else { 0 } {
+        if !matches!(last, Told::InDoubt { .. }) {
+            break;
+        }
+        world.pause(1_000).await;
+        let Some(process) = check::owner(world, deed.id) else { continue };
+        let name = process.line.name();
+        world.history.say(format!("client asks {name}, not knowing whether it was done: {deed}"));
+        let again = answered(&process, process.group.transact(call(world, deed))).await;
+        match told(deed, again.as_ref()) {
+            // says nothing of the earlier try
+            Told::NotNow => {}
+            told => (last, answer) = (told, again),
+        }
+    }
+    (last, answer)
+}
+
+/// What was answered, if it was acknowledged.
+async fn write(world: &World, process: &Process, deed: &Deed) -> Option<Transacted> {
     world.history.say(format!("client asks {}: {deed}", process.line.name()));
     world.judge(|oracle| oracle.begin(deed));
-    let answer = answered(process, process.group.transact(call)).await;
-    let told = told(deed, answer.as_ref());
+    let answer = answered(process, process.group.transact(call(world, deed))).await;
+    let (told, answer) = repeat(world, deed, answer).await;
     let words = match &answer {
         None => "no answer".to_owned(),
         Some(Ok(done)) => format!("done at {}", crate::wire::place(done.position.sequence)),
@@ -131,6 +186,7 @@ async fn write(world: &World, process: &Process, deed: &Deed) {
     if certain && matches!(told, Told::Acknowledged { .. }) && world.chance(0.2) {
         past_the_cache(world, process, deed.id).await;
     }
+    answer.and_then(Result::ok)
 }
 
 fn told(deed: &Deed, answer: Option<&Result<Transacted, GroupError>>) -> Told {

@@ -10,7 +10,6 @@
 //! - R18, one snapshot: `d21_r18_instances_come_whole_from_one_snapshot_and_absent_is_said` and
 //!   `r18_a_scan_sees_the_database_as_it_was_when_it_was_opened`
 //! - R21, equality of keys: `d31_composite_keys_of_text_uuid_numeric_and_enum_are_scanned_read_and_written`
-//! - R26, idempotency answers: there are none in this version; `CacheGroup` refuses the field
 
 use std::fmt;
 #[cfg(feature = "defects")]

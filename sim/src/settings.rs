@@ -38,10 +38,15 @@ pub struct Settings {
     pub pace: u64,
     pub keep_flushed_seconds: u64,
     pub scene: Option<Scene>,
+    /// Writes carry idempotency keys, and are repeated while their outcome is unknown, and later.
+    pub repeats: bool,
 }
 
 /// Tells the generator of scenes from that of histories.
 const SCENE_SEED: u64 = 0x5CE9E;
+
+/// The same for repeated writes.
+const REPEATS_SEED: u64 = 0x9E9EA7;
 
 /// Segments are small, so that histories rotate and trim them.
 pub const SEGMENT_BYTES: u64 = 16 << 10;
@@ -57,6 +62,7 @@ impl Settings {
         };
         let mut settings = Self {
             scene: None,
+            repeats: false,
             pace,
             keep_flushed_seconds: dice.random_range(0..=2),
             seed,
@@ -74,6 +80,7 @@ impl Settings {
             segments: dice.random_range(4..=8),
         };
         settings.set_scene();
+        settings.set_repeats();
         (settings, dice)
     }
 
@@ -103,13 +110,26 @@ impl Settings {
         self.steps_per_client = self.steps_per_client.max(10);
     }
 
+    /// As for scenes; in a part of the histories without one. What such a history must not lose is
+    /// kept: a relaxed journal may lose answers with what they answer, and a full one trims them.
+    fn set_repeats(&mut self) {
+        let mut dice = ChaCha8Rng::seed_from_u64(self.seed ^ REPEATS_SEED);
+        if self.scene.is_some() || self.relaxed || self.poison || !dice.random_bool(0.3) {
+            return;
+        }
+        self.repeats = true;
+        self.segments = 64;
+        self.pace = self.pace.min(300);
+        self.steps_per_client = self.steps_per_client.max(8);
+    }
+
     /// One line for the head of a history.
     pub fn line(&self) -> String {
         let durability = if self.relaxed { "relaxed" } else { "sync" };
         let commit = if self.backend_async { "async" } else { "sync" };
         format!(
             "seed {}: {} node(s), {} keys, {} client(s), {} lane(s), journal {durability}, \
-             backend commits {commit}{}{}{}",
+             backend commits {commit}{}{}{}{}",
             self.seed,
             self.nodes,
             self.keys,
@@ -117,6 +137,7 @@ impl Settings {
             self.lanes,
             if self.poison { ", poisoned rows" } else { "" },
             if self.failover { ", failover" } else { "" },
+            if self.repeats { ", repeated writes" } else { "" },
             self.scene.map(|scene| format!(", {scene:?}")).unwrap_or_default(),
         )
     }

@@ -12,8 +12,9 @@ use std::time::Duration;
 use cachetier_group::{Ended, Group, GroupOptions, Host, Labour};
 use cachetier_journal::file_system::FaultyFileSystem;
 use cachetier_model::node_config::{
-    BackendCommit, BackendConfig, BypassConfig, Durability, GroupIdentity, JournalConfig,
-    ListenConfig, MemoryConfig, NodeConfig, PreloadConfig, TopologySource, WriteThroughConfig,
+    BackendCommit, BackendConfig, BypassConfig, Durability, GroupIdentity, IdempotencyConfig,
+    JournalConfig, ListenConfig, MemoryConfig, NodeConfig, PreloadConfig, TopologySource,
+    WriteThroughConfig,
 };
 use cachetier_model::{Epoch, NodeEntry, Topology};
 use cachetier_write_through::double::{DoubleBackend, Standby};
@@ -343,6 +344,10 @@ impl World {
                 max_backlog_bytes: 1 << 20,
                 backend_commit: commit,
                 ..WriteThroughConfig::default()
+            },
+            idempotency: IdempotencyConfig {
+                window_seconds: if settings.repeats { 24 * 3_600 } else { 0 },
+                ..IdempotencyConfig::default()
             },
             bypass: BypassConfig { hold_timeout_ms: 1_000, ..BypassConfig::default() },
             preload: PreloadConfig::default(),

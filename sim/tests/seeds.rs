@@ -44,6 +44,17 @@ fn a_copy_made_during_a_claim_is_refused_after_it() {
 
 const PINNED_CLAIMS: [u64; 1] = [204_709];
 
+/// The answer to a takeover that was long under way, while another node had the slots and gave them
+/// back, was served on: a write of that time was acknowledged and lost.
+#[test]
+fn r09_an_answer_to_a_takeover_counts_under_its_own_topology_only() {
+    for seed in PINNED_TAKEOVERS {
+        must_hold(&sim::run(seed));
+    }
+}
+
+const PINNED_TAKEOVERS: [u64; 1] = [4_553];
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {
@@ -63,6 +74,7 @@ fn planted_defects_are_found() {
         "r15-write-without-load",
         "r20-coverage-stays",
         "r23-move-with-backlog",
+        "r26-answers-forgotten",
     ];
     for name in names {
         let defect = cachetier_defects::ALL.iter().find(|defect| defect.name == name).unwrap();

@@ -2,6 +2,7 @@
 //! wrong certificate.
 
 use anyhow::{Context, Result, ensure};
+use cachetier_client::wire::CompareRequest;
 use futures::StreamExt;
 use hlr_bench::stage::Launch;
 use hlr_bench::stage::node::built_for_tests;
@@ -105,7 +106,7 @@ async fn r20_a_node_lost_in_mid_load_leaves_no_hole_at_the_others() -> Result<()
     ensure!(running.wait().await?.success(), "the loader waits for the node and goes on");
     let first = group.status(0).await?;
     ensure!(first.slots_covered == first.slots_serving, "{first:?}");
-    let mut progress = pin!(group.admin(0)?.compare(0).await?);
+    let mut progress = pin!(group.admin(0)?.compare(CompareRequest::default()).await?);
     let mut last = None;
     while let Some(message) = progress.next().await {
         last = Some(message?);

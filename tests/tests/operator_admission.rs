@@ -120,7 +120,6 @@ async fn what_does_not_exist_yet_is_refused_by_name() -> Result<()> {
     let stage = stage("refused").await?;
     for (field, spec) in [
         ("spec.copies", json!({"copies": 2})),
-        ("spec.idempotencyWindow", json!({"idempotencyWindow": "10m"})),
         ("spec.nodeLoss.reassignAfter", json!({"nodeLoss": {"reassignAfter": "30s"}})),
         ("spec.memory.medium", json!({"memory": {"medium": "AppDirect"}})),
         ("spec.memory.medium", json!({"memory": {"medium": "CXL"}})),
@@ -133,6 +132,19 @@ async fn what_does_not_exist_yet_is_refused_by_name() -> Result<()> {
     ] {
         refused(&stage, json!({"spec": spec}), &[field]).await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn r26_an_idempotency_window_is_taken_unless_it_is_too_short() -> Result<()> {
+    let stage = stage("window").await?;
+    let short = json!({"spec": {"idempotencyWindow": "100ms"}});
+    refused(&stage, short, &["spec.idempotencyWindow must be at least 1s"]).await?;
+    let mut group = minimal_group(1);
+    group["spec"]["idempotencyWindow"] = json!("10m");
+    let stored = stage.apply(&group).await?;
+    let window = stored.spec.idempotency_window.as_ref().map(|window| window.millis());
+    ensure!(window == Some(600_000), "{stored:?}");
     Ok(())
 }
 

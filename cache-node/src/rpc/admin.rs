@@ -1,9 +1,12 @@
 //! The `Admin` service.
 
 use super::authorize::{Act, authorize};
+use super::selector::root_key;
 use super::{answers, errors};
 use cachetier_client::convert::{instance_from_wire, topology_from_wire};
-use cachetier_group::{BeginLoad, ChunkLoad, Group, GroupError, TableRowsFigure};
+use cachetier_group::{
+    BeginLoad, ChunkLoad, CompareCall, Group, GroupError, Repair, TableRowsFigure,
+};
 use cachetier_model::Instance;
 use cachetier_proto::v1;
 use cachetier_proto::v1::admin_server::Admin;
@@ -56,6 +59,16 @@ impl Admin for AdminService {
             backlog: Some(answers::backlog(&drained.backlog)),
             writes_stopped: drained.writes_stopped,
         }))
+    }
+
+    async fn pause_flushing(
+        &self,
+        request: Request<v1::PauseFlushingRequest>,
+    ) -> Result<Response<v1::PauseFlushingResponse>, Status> {
+        authorize(&request, Act::Admin)?;
+        let waiting = self.group.pause_flushing(request.into_inner().pause).await;
+        let backlog = Some(answers::backlog(&waiting.map_err(|e| refused(&e))?));
+        Ok(Response::new(v1::PauseFlushingResponse { backlog }))
     }
 
     async fn accept_loss(
@@ -124,11 +137,31 @@ impl Admin for AdminService {
         request: Request<v1::CompareRequest>,
     ) -> Result<Response<Self::CompareStream>, Status> {
         authorize(&request, Act::Admin)?;
-        let progress = self.group.compare(request.into_inner().sample).await;
+        let request = request.into_inner();
+        let repair = match request.repair() {
+            v1::Repair::Unspecified => None,
+            v1::Repair::FromBackend => Some(Repair::FromBackend),
+            v1::Repair::FromCache => Some(Repair::FromCache),
+        };
+        let v1::CompareRequest { sample, rows_per_second, .. } = request;
+        let progress = self.group.compare(CompareCall { sample, repair, rows_per_second }).await;
         let progress = ReceiverStream::new(progress.map_err(|e| refused(&e))?);
         let messages =
             progress.map(|step| step.map(answers::compare).map_err(|error| refused(&error)));
         Ok(Response::new(messages.boxed()))
+    }
+
+    async fn refresh(
+        &self,
+        request: Request<v1::RefreshRequest>,
+    ) -> Result<Response<v1::RefreshResponse>, Status> {
+        authorize(&request, Act::Admin)?;
+        let schema = self.group.schema().map_err(|e| refused(&e))?;
+        let keys = request.into_inner().keys;
+        let keys = keys.iter().map(|key| root_key(&schema, key)).collect::<Result<Vec<_>, _>>()?;
+        let answers = self.group.refresh(&keys).await.map_err(|e| refused(&e))?;
+        let refreshed = answers.into_iter().map(|a| answers::refreshed(a).into()).collect();
+        Ok(Response::new(v1::RefreshResponse { refreshed }))
     }
 
     async fn list_rejects(

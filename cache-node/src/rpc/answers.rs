@@ -1,8 +1,8 @@
 //! Answers of the group in the wire's messages.
 
 use cachetier_group::{
-    BacklogFigures, ChunkOutcome, CompareProgress, LoadBegun, LoadFigures, Phase, Position,
-    RejectFigure, Status, TableRowsFigure, Transacted,
+    BacklogFigures, ChunkOutcome, CompareProgress, InstanceDifference, LoadBegun, LoadFigures,
+    Phase, Position, Refreshed, RejectFigure, Status, TableRowsFigure, Transacted,
 };
 use cachetier_model::{GroupSchema, TableSchema};
 use cachetier_proto::v1;
@@ -60,7 +60,31 @@ pub fn compare(progress: CompareProgress) -> v1::CompareProgress {
         tables: tables.collect(),
         done: progress.done,
         expected_instances: progress.expected_instances,
+        found: progress.found.into_iter().map(differing).collect(),
+        repaired: progress.repaired,
     }
+}
+
+pub fn refreshed(outcome: Refreshed) -> v1::Refreshed {
+    match outcome {
+        Refreshed::Done => v1::Refreshed::Done,
+        Refreshed::NotLoaded => v1::Refreshed::NotLoaded,
+        Refreshed::Pending => v1::Refreshed::Pending,
+        Refreshed::Quarantined => v1::Refreshed::Quarantined,
+        Refreshed::NotOwner => v1::Refreshed::NotOwner,
+    }
+}
+
+fn differing(found: InstanceDifference) -> v1::InstanceDifference {
+    let tables = found.tables.into_iter().map(|t| v1::InstanceTable {
+        table: t.table,
+        only_in_cache: t.only_in_cache,
+        only_in_backend: t.only_in_backend,
+        different: t.different,
+        columns: t.columns,
+    });
+    let (key_hash, repaired, left) = (found.key_hash, found.repaired, found.left);
+    v1::InstanceDifference { key_hash, tables: tables.collect(), repaired, left }
 }
 
 pub fn reject(figure: RejectFigure) -> v1::Reject {
@@ -140,6 +164,7 @@ pub fn status(status: Status) -> v1::StatusResponse {
         flushed: status.flushed,
         writes_stopped: status.writes_stopped,
         schema_version: status.schema_version,
+        flushing_paused: status.flushing_paused,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

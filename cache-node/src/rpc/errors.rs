@@ -31,7 +31,7 @@ fn code(disposition: Disposition, reason: &str) -> Code {
     match (disposition, reason) {
         (Disposition::Reject, "NOT_FOUND" | "UNKNOWN") => Code::NotFound,
         (Disposition::Reject, "PRIMARY_KEY" | "UNIQUE") => Code::AlreadyExists,
-        (Disposition::Reject, "VALUE" | "NOT_NULL" | "SCHEMA" | "FOREIGN_TOPOLOGY") => {
+        (Disposition::Reject, "VALUE" | "NOT_NULL" | "SCHEMA" | "REQUEST" | "FOREIGN_TOPOLOGY") => {
             Code::InvalidArgument
         }
         (Disposition::Reject, _) => Code::FailedPrecondition,
@@ -52,6 +52,7 @@ pub fn from_convert(error: &ConvertError) -> Status {
         ConvertError::Missing { .. } | ConvertError::Operands { .. } | ConvertError::Shape(_) => {
             Reason::Request
         }
+        ConvertError::IdempotencyKey(_) => Reason::Request,
         _ => Reason::Schema,
     };
     let detail = ErrorDetail {

@@ -6,13 +6,13 @@ use super::encode::EncodedRows;
 use super::forward::Forwarder;
 use super::selector::selector;
 use super::{answers, errors};
-use cachetier_client::convert::{read_plan, topology_from_wire, transaction};
+use cachetier_client::convert::{ConvertError, read_plan, topology_from_wire, transaction};
 use cachetier_client::{ClientError, Reason};
 use cachetier_group::{
     AnswerWhen, Group, GroupError, KeySelector, Position, ReadCall, ReadOutcome, TransactCall,
 };
 use cachetier_model::node_config::{BypassConfig, BypassWrites};
-use cachetier_model::{GroupSchema, NodeEntry, Value};
+use cachetier_model::{GroupSchema, IdempotencyKey, NodeEntry, Value};
 use cachetier_proto::v1;
 use cachetier_proto::v1::operation::Kind;
 use std::sync::Arc;
@@ -23,6 +23,12 @@ use uuid::Uuid;
 
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const HOLD_PAUSE: Duration = Duration::from_millis(50);
+
+fn idempotency_key(request: &v1::TransactRequest) -> Result<Option<IdempotencyKey>, Status> {
+    let given = Some(&request.idempotency_key).filter(|key| !key.is_empty());
+    let key = given.map(|key| IdempotencyKey::new(key.clone())).transpose();
+    key.map_err(|e| errors::from_convert(&ConvertError::IdempotencyKey(e.to_string())))
+}
 
 /// Serves calls wherever their instance is.
 pub struct Route {
@@ -170,7 +176,8 @@ impl Route {
         };
         let transaction = transaction(schema, &root, request);
         let transaction = transaction.map_err(|e| errors::from_convert(&e))?;
-        let call = TransactCall { key: key.clone(), transaction, answer };
+        let idempotency_key = idempotency_key(request)?;
+        let call = TransactCall { key: key.clone(), transaction, answer, idempotency_key };
         Ok(self.group.transact(call).await.map(answers::transacted))
     }
 

@@ -3,7 +3,7 @@
 use super::errors;
 use cachetier_client::convert::{ConvertError, key_values_from_wire, lookup_from_wire};
 use cachetier_group::KeySelector;
-use cachetier_model::{GroupSchema, LookupKey};
+use cachetier_model::{GroupSchema, LookupKey, RootKey};
 use cachetier_proto::v1;
 use cachetier_proto::v1::key::By;
 use tonic::Status;
@@ -11,14 +11,16 @@ use tonic::Status;
 /// The selector of the group's calls.
 pub fn selector(schema: &GroupSchema, key: Option<&v1::Key>) -> Result<KeySelector, Status> {
     let by = key.and_then(|k| k.by.as_ref()).ok_or_else(|| errors::missing("the key"))?;
-    let convert = |e: ConvertError| errors::from_convert(&e);
     match by {
-        By::Root(values) => {
-            let values = key_values_from_wire(schema, values).map_err(convert)?;
-            schema.encode_root_key(&values).map(KeySelector::Root).map_err(|e| bad_key(&e))
-        }
+        By::Root(values) => root_key(schema, values).map(KeySelector::Root),
         By::Lookup(wire) => lookup(schema, wire),
     }
+}
+
+/// A root key.
+pub fn root_key(schema: &GroupSchema, wire: &v1::KeyValues) -> Result<RootKey, Status> {
+    let values = key_values_from_wire(schema, wire).map_err(|e| errors::from_convert(&e))?;
+    schema.encode_root_key(&values).map_err(|e| bad_key(&e))
 }
 
 /// The selector of a lookup key.

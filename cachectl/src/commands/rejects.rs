@@ -1,10 +1,10 @@
 //! `rejects`: what the backend refused for good, and what becomes of it.
 
-use crate::arguments::{Format, RejectsCommand};
+use crate::arguments::{ChosenRejects, Format, RejectsCommand};
 use crate::exit::{Exit, misuse};
 use crate::output::{self, seconds};
 use crate::reach::{Node, Reach};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use cachetier_client::wire::Reject;
 use futures::future::try_join_all;
 use serde_json::{Value as Json, json};
@@ -24,16 +24,108 @@ pub async fn run(reach: &Reach, command: &RejectsCommand, format: Format) -> Res
             }
             Ok(Exit::Done)
         }
-        RejectsCommand::Replay { id } => resolve(reach, *id, false, format).await,
-        RejectsCommand::Discard { id, yes } => {
-            let (_, reject) = find(reach, *id).await?;
-            if !yes && !confirmed(&reject)? {
-                say!("nothing was dropped");
-                return Ok(Exit::NotGood);
+        RejectsCommand::Replay(chosen) => decide(reach, chosen, false, format).await,
+        RejectsCommand::Discard(chosen) => decide(reach, chosen, true, format).await,
+    }
+}
+
+async fn decide(
+    reach: &Reach,
+    chosen: &ChosenRejects,
+    discard: bool,
+    format: Format,
+) -> Result<Exit> {
+    if let [id] = chosen.ids.as_slice() {
+        let (node, reject) = find(reach, *id).await?;
+        if discard && !chosen.yes && !confirmed(&reject)? {
+            say!("nothing was dropped");
+            return Ok(Exit::NotGood);
+        }
+        let transactions = resolve(reach, &node, &reject, discard).await?;
+        match format {
+            Format::Json => {
+                output::print_json(&json!({"id": id, done(discard): transactions}))?;
             }
-            resolve(reach, *id, true, format).await
+            Format::Table => say!("{transactions} transactions {}", done(discard)),
+        }
+        return Ok(Exit::Done);
+    }
+    let mut rejects = all(reach, SEARCHED_MAX).await?;
+    let missing = chosen.ids.iter().find(|id| !rejects.iter().any(|(_, r)| r.id == **id));
+    if let Some(id) = missing {
+        bail!("there is no open reject {id}; see `rejects list`");
+    }
+    rejects.retain(|(_, reject)| is_chosen(chosen, reject));
+    if !chosen.yes {
+        return only_shown(&rejects, discard, format);
+    }
+    all_of(reach, &rejects, discard, format).await
+}
+
+fn is_chosen(chosen: &ChosenRejects, reject: &Reject) -> bool {
+    let ChosenRejects { ids, table, sqlstate, older_than, all: _, yes: _ } = chosen;
+    (ids.is_empty() || ids.contains(&reject.id))
+        && table.as_ref().is_none_or(|table| *table == reject.table)
+        && sqlstate.as_ref().is_none_or(|code| *code == reject.sqlstate)
+        && older_than.as_ref().is_none_or(|age| reject.age_seconds > age.duration().as_secs_f64())
+}
+
+fn done(discard: bool) -> &'static str {
+    if discard { "discarded" } else { "replayed" }
+}
+
+/// What would be done.
+fn only_shown(rejects: &[(Node, Reject)], discard: bool, format: Format) -> Result<Exit> {
+    let transactions: u64 = rejects.iter().map(|(_, r)| 1 + u64::from(r.following)).sum();
+    let what = done(discard);
+    match format {
+        Format::Json => {
+            let ids: Vec<u64> = rejects.iter().map(|(_, r)| r.id).collect();
+            output::print_json(&json!({"would": what, "ids": ids, "transactions": transactions}))?;
+        }
+        Format::Table => {
+            print_table(rejects);
+            say!(
+                "{} rejects with {transactions} transactions would be {what}; add --yes to do it",
+                rejects.len()
+            );
         }
     }
+    Ok(Exit::NotGood)
+}
+
+/// Oldest first. One that cannot be decided does not keep the others.
+async fn all_of(
+    reach: &Reach,
+    rejects: &[(Node, Reject)],
+    discard: bool,
+    format: Format,
+) -> Result<Exit> {
+    let (mut transactions, mut failed) = (0, Vec::new());
+    for (node, reject) in rejects {
+        match resolve(reach, node, reject, discard).await {
+            Ok(count) => transactions += u64::from(count),
+            Err(error) => failed.push((reject.id, format!("{error:#}"))),
+        }
+    }
+    let (what, count) = (done(discard), rejects.len() - failed.len());
+    match format {
+        Format::Json => {
+            let failed: Vec<Json> =
+                failed.iter().map(|(id, why)| json!({"id": id, "reason": why})).collect();
+            output::print_json(&json!({what: transactions, "rejects": count, "failed": failed}))?;
+        }
+        Format::Table => {
+            for (id, why) in &failed {
+                say!("reject {id}: {why}");
+            }
+            say!(
+                "{count} rejects with {transactions} transactions {what}, {} failed",
+                failed.len()
+            );
+        }
+    }
+    Ok(if failed.is_empty() { Exit::Done } else { Exit::Failed })
 }
 
 /// Rejects of all nodes, oldest first, each with the node that lists it.
@@ -66,33 +158,35 @@ async fn list(reach: &Reach, limit: u32, format: Format) -> Result<Exit> {
             output::print_json(&json!({"rejects": list}))?;
         }
         Format::Table if rejects.is_empty() => say!("no rejects"),
-        Format::Table => {
-            let mut table = output::table([
-                "id",
-                "node",
-                "age",
-                "sqlstate",
-                "table",
-                "constraint",
-                "behind it",
-                "message",
-            ]);
-            for (_, r) in &rejects {
-                table.add_row([
-                    r.id.to_string(),
-                    r.node.clone(),
-                    seconds(r.age_seconds),
-                    r.sqlstate.clone(),
-                    r.table.clone(),
-                    r.constraint.clone(),
-                    r.following.to_string(),
-                    r.message.clone(),
-                ]);
-            }
-            output::print_table(&table);
-        }
+        Format::Table => print_table(&rejects),
     }
     Ok(Exit::Done)
+}
+
+fn print_table(rejects: &[(Node, Reject)]) {
+    let mut table = output::table([
+        "id",
+        "node",
+        "age",
+        "sqlstate",
+        "table",
+        "constraint",
+        "behind it",
+        "message",
+    ]);
+    for (_, r) in rejects {
+        table.add_row([
+            r.id.to_string(),
+            r.node.clone(),
+            seconds(r.age_seconds),
+            r.sqlstate.clone(),
+            r.table.clone(),
+            r.constraint.clone(),
+            r.following.to_string(),
+            r.message.clone(),
+        ]);
+    }
+    output::print_table(&table);
 }
 
 fn show(reject: &Reject) {
@@ -110,16 +204,9 @@ fn show(reject: &Reject) {
     );
 }
 
-async fn resolve(reach: &Reach, id: u64, discard: bool, format: Format) -> Result<Exit> {
-    let (node, reject) = find(reach, id).await?;
-    let owner = reach.nodes().iter().find(|n| n.name == reject.node).unwrap_or(&node);
-    let transactions = reach.admin(owner).resolve_reject(id, discard).await?;
-    let what = if discard { "discarded" } else { "replayed" };
-    match format {
-        Format::Json => output::print_json(&json!({"id": id, what: transactions}))?,
-        Format::Table => say!("{transactions} transactions {what}"),
-    }
-    Ok(Exit::Done)
+async fn resolve(reach: &Reach, node: &Node, reject: &Reject, discard: bool) -> Result<u32> {
+    let owner = reach.nodes().iter().find(|n| n.name == reject.node).unwrap_or(node);
+    Ok(reach.admin(owner).resolve_reject(reject.id, discard).await?)
 }
 
 fn confirmed(reject: &Reject) -> Result<bool> {
@@ -150,4 +237,42 @@ fn to_json(r: &Reject) -> Json {
         "ageSeconds": r.age_seconds,
         "following": r.following,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cachetier_api::TimeSpan;
+
+    fn reject(id: u64, table: &str, sqlstate: &str, age_seconds: f64) -> Reject {
+        let (table, sqlstate) = (table.to_owned(), sqlstate.to_owned());
+        Reject { id, table, sqlstate, age_seconds, ..Reject::default() }
+    }
+
+    fn chosen() -> ChosenRejects {
+        ChosenRejects {
+            ids: Vec::new(),
+            table: None,
+            sqlstate: None,
+            older_than: None,
+            all: false,
+            yes: false,
+        }
+    }
+
+    #[test]
+    fn a_reject_is_chosen_by_its_id_or_by_every_filter_given() {
+        let one = reject(7, "orders", "23514", 700.0);
+        let all = ChosenRejects { all: true, ..chosen() };
+        let table = ChosenRejects { table: Some("orders".into()), ..chosen() };
+        let old = ChosenRejects { older_than: TimeSpan::parse("10m").ok(), ..chosen() };
+        let id = ChosenRejects { ids: vec![6, 7], ..chosen() };
+        assert!([&all, &table, &old, &id].into_iter().all(|chosen| is_chosen(chosen, &one)));
+        let code = ChosenRejects { sqlstate: Some("23505".into()), table: table.table, ..chosen() };
+        assert!(!is_chosen(&code, &one), "the table fits, the code does not");
+        let older = ChosenRejects { older_than: TimeSpan::parse("12m").ok(), ..chosen() };
+        assert!(!is_chosen(&older, &one));
+        assert!(!is_chosen(&ChosenRejects { ids: vec![8], ..chosen() }, &one));
+        assert!(chosen().check().is_err() && all.check().is_ok() && id.check().is_ok());
+    }
 }

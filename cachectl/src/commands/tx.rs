@@ -16,6 +16,7 @@ pub async fn run(reach: &Reach, arguments: &TxArguments, format: Format) -> Resu
     if arguments.flushed {
         transact.answer = Answer::Flushed;
     }
+    transact.idempotency_key = arguments.idempotency_key.clone().map(Into::into);
     let answer = client.transact(&transact).await.map_err(|error| {
         let doubtful = error.in_doubt();
         let error = anyhow::Error::from(error);

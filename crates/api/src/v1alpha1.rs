@@ -105,10 +105,12 @@ pub struct CacheGroupSpec {
     #[x_kube(validation = Rule::new("self == 1")
         .message("spec.copies: only 1 is supported by this version; a second synchronous copy does not exist yet"))]
     pub copies: i32,
-    /// How long answers of transactions with an idempotency key are remembered.
+    /// How long answers of transactions with an idempotency key are remembered, so that a repeated
+    /// one is answered as the first was and not applied again; left out: such transactions are
+    /// refused. Nodes keep at most 64 MiB of answers; past that the oldest go, and are counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[x_kube(validation = Rule::new("false")
-        .message("spec.idempotencyWindow is not supported by this version; leave it out"))]
+    #[x_kube(validation = Rule::new("duration(self) >= duration('1s')")
+        .message("spec.idempotencyWindow must be at least 1s; leave it out to remember no answers"))]
     pub idempotency_window: Option<TimeSpan>,
     #[serde(default)]
     pub preload: Preload,

@@ -3,10 +3,10 @@
 //! The answers that people look at (`Status`, `Compare`) are the generated messages themselves.
 
 use crate::channel::NodeChannel;
-use crate::convert::{instance_to_wire, topology_to_wire};
+use crate::convert::{instance_to_wire, topology_to_wire, value_to_wire};
 use crate::error::ClientError;
 use crate::peer::bounded;
-use cachetier_model::{Epoch, GroupSchema, Instance, SlotSet, Topology};
+use cachetier_model::{Epoch, GroupSchema, Instance, SlotSet, Topology, Value};
 use cachetier_proto::v1;
 use futures::{Stream, StreamExt};
 use std::sync::Arc;
@@ -81,6 +81,15 @@ impl AdminClient {
         bounded(&self.node, self.timeout, self.node.admin().drain(request)).await
     }
 
+    /// Holds the flushing back, or lets it go on; answers what waits.
+    pub async fn pause_flushing(&self, pause: bool) -> Result<v1::Backlog, ClientError> {
+        let request = self.timed(v1::PauseFlushingRequest { pause });
+        let mut service = self.node.admin();
+        let call = service.pause_flushing(request);
+        let answer = bounded(&self.node, self.timeout, call).await?;
+        Ok(answer.backlog.unwrap_or_default())
+    }
+
     /// The group is being deleted: its bookkeeping leaves the backend. Refused while something
     /// waits to be flushed, unless `discard` gives it up.
     pub async fn end_group(&self, discard: bool) -> Result<(), ClientError> {
@@ -150,13 +159,25 @@ impl AdminClient {
     /// Compares the node's instances with the backend; the last message has `done`.
     pub async fn compare(
         &self,
-        sample: u32,
+        request: v1::CompareRequest,
     ) -> Result<impl Stream<Item = Result<v1::CompareProgress, ClientError>> + use<>, ClientError>
     {
         let address = self.node.endpoint().address.clone();
-        let stream = self.node.admin().compare(v1::CompareRequest { sample }).await;
+        let stream = self.node.admin().compare(request).await;
         let stream = stream.map_err(|s| ClientError::from_status(&address, s))?.into_inner();
         Ok(stream.map(move |m| m.map_err(|s| ClientError::from_status(&address, s))))
+    }
+
+    /// Reads loaded instances of the node again; one answer per root key, at most 1,000.
+    pub async fn refresh(&self, keys: &[Vec<Value>]) -> Result<Vec<v1::Refreshed>, ClientError> {
+        let keys = keys
+            .iter()
+            .map(|key| v1::KeyValues { values: key.iter().map(value_to_wire).collect() });
+        let request = Request::new(v1::RefreshRequest { keys: keys.collect() });
+        let mut service = self.node.admin();
+        let call = service.refresh(request);
+        let answer = bounded(&self.node, RESOLVE_TIMEOUT, call).await?;
+        Ok(answer.refreshed().collect())
     }
 
     pub async fn list_rejects(&self, limit: u32) -> Result<Vec<v1::Reject>, ClientError> {

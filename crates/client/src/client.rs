@@ -9,23 +9,36 @@ mod watch;
 use crate::admin::AdminClient;
 use crate::channel::{Channels, NodeChannel};
 use crate::convert::{
-    read_answer_from_wire, read_to_wire, topology_from_wire, transact_answer_from_wire,
-    transact_to_wire,
+    ConvertError, read_answer_from_wire, read_to_wire, topology_from_wire,
+    transact_answer_from_wire, transact_to_wire,
 };
 use crate::error::{ClientError, Reason};
 use crate::options::{Endpoint, Options};
 use crate::peer::PeerClient;
 use crate::request::{Key, Position, Read, ReadAnswer, Transact, TransactAnswer};
-use crate::retry::{Kind, pause};
+use crate::retry::{Doubt, Kind, pause};
 use crate::routing::Router;
 use crate::transport::{TcpTransport, Transport};
-use cachetier_model::{GroupSchema, SlotId, Topology};
+use bytes::Bytes;
+use cachetier_model::{GroupSchema, IdempotencyKey, SlotId, Topology};
 use cachetier_proto::v1;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
+
+/// A transaction whose idempotency key no node would take.
+fn check_keyed(transact: &Transact, key: &Bytes) -> Result<(), ClientError> {
+    IdempotencyKey::new(key.clone()).map_err(|e| ConvertError::IdempotencyKey(e.to_string()))?;
+    match transact.key {
+        Key::Root(_) => Ok(()),
+        Key::Lookup { .. } => {
+            let why = "it needs the root key; a lookup key may be another instance's by then";
+            Err(ConvertError::IdempotencyKey(why.to_owned()).into())
+        }
+    }
+}
 
 /// Given to a node to answer that the time has run out.
 const ANSWER_MARGIN: Duration = Duration::from_secs(5);
@@ -121,7 +134,14 @@ impl Client {
             let wire = wire.clone();
             async move { node.transact(wire, timeout).await }
         };
-        let answer = self.retried(Kind::Write, self.slot_of(&transact.key), call).await?;
+        let kind = match &transact.idempotency_key {
+            None => Kind::Write,
+            Some(key) => {
+                check_keyed(transact, key)?;
+                Kind::KeyedWrite
+            }
+        };
+        let answer = self.retried(kind, self.slot_of(&transact.key), call).await?;
         Ok(transact_answer_from_wire(answer))
     }
 
@@ -176,6 +196,7 @@ impl Client {
     {
         let deadline = Instant::now() + self.inner.channels.options().retry_for;
         let mut failed: Option<Endpoint> = None;
+        let mut doubt = Doubt::default();
         for attempt in 0.. {
             let node = self.choose(slot, failed.as_ref()).ok_or(ClientError::NoNodes)?;
             let error = match call(self.inner.channels.node(&node)).await {
@@ -183,9 +204,14 @@ impl Client {
                 Err(error) => error,
             };
             let learned = self.learn(&error);
-            let Some(pause) = pause(kind, attempt, &error) else { return Err(error) };
+            let Some(pause) = pause(kind, attempt, &error) else {
+                return Err(doubt.last_word(error));
+            };
             if Instant::now() + pause >= deadline {
-                return Err(error);
+                return Err(doubt.last_word(error));
+            }
+            if kind == Kind::KeyedWrite {
+                doubt.note(error);
             }
             tokio::time::sleep(pause).await;
             // Ask the owner again once a newer topology names it; somebody else otherwise.

@@ -72,6 +72,8 @@ reasons! {
     /// The journal failed; the process must be replaced.
     Latched = "LATCHED",
     GuardFailed = "GUARD_FAILED",
+    /// The idempotency key was used for another request.
+    KeyReused = "KEY_REUSED",
     RowCount = "ROW_COUNT",
     PrimaryKey = "PRIMARY_KEY",
     ForeignKey = "FOREIGN_KEY",
@@ -102,6 +104,26 @@ impl Reason {
         matches!(
             self,
             Self::NotOwner | Self::SlotMoving | Self::OwnerAway | Self::Starting | Self::Draining
+        )
+    }
+
+    /// Said of a transaction with an idempotency key, it proves that no earlier try of it happened:
+    /// the owner looked for the key before it came to this.
+    pub fn settles_key(self) -> bool {
+        matches!(
+            self,
+            Self::GuardFailed
+                | Self::KeyReused
+                | Self::RowCount
+                | Self::PrimaryKey
+                | Self::ForeignKey
+                | Self::Unique
+                | Self::NotNull
+                | Self::BackendRefused
+                | Self::BacklogFull
+                | Self::JournalFull
+                | Self::MemoryFull
+                | Self::Quarantined
         )
     }
 }

@@ -2,9 +2,9 @@
 //! safe to retry, and says precisely what happened when it is not.
 //!
 //! Owns connections, TLS material and the last topology it saw. Must never interpret rows beyond
-//! their types, and never repeat a write whose first attempt may have happened. Requests come from
-//! applications, `cachectl`, the benchmark, the preload Job, the operator and from nodes that
-//! forward; they go out as gRPC.
+//! their types, and never repeat a write whose first attempt may have happened, unless it has an
+//! idempotency key. Requests come from applications, `cachectl`, the benchmark, the preload Job,
+//! the operator and from nodes that forward; they go out as gRPC.
 
 pub mod address;
 pub mod admin;

@@ -3,6 +3,7 @@
 use crate::channel::NodeChannel;
 use crate::convert::{key_values_from_wire, topology_to_wire, value_to_wire};
 use crate::error::ClientError;
+use bytes::Bytes;
 use cachetier_model::{GroupSchema, LookupId, SlotSet, Topology, Value};
 use cachetier_proto::v1;
 use std::time::Duration;
@@ -18,6 +19,8 @@ pub struct ReleasedSlots {
     pub backlog: v1::Backlog,
     /// By lane; empty from a node that does not say.
     pub lane_positions: Vec<u64>,
+    /// Idempotency answers of the slots, as a journal keeps them.
+    pub answers: Vec<Bytes>,
 }
 
 pub struct PeerClient {
@@ -78,6 +81,7 @@ impl PeerClient {
             released,
             backlog: answer.backlog.unwrap_or_default(),
             lane_positions: answer.lane_positions,
+            answers: answer.answers,
         })
     }
 }

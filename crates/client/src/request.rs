@@ -2,6 +2,8 @@
 //!
 //! Plain data; the conversion to and from the wire is in [`crate::convert`].
 
+use bytes::Bytes;
+
 pub use cachetier_model::{Comparison, Row, Value};
 
 /// Which cache instance.
@@ -169,11 +171,23 @@ pub struct Transact {
     pub guards: Vec<Guard>,
     pub operations: Vec<Operation>,
     pub answer: Answer,
+    /// 1 to 64 bytes, one for each transaction: a repeated one is answered as the first was, and not
+    /// applied again. The client then repeats it by itself while its outcome is unknown. Needs the
+    /// root key, and a group with an `idempotencyWindow`.
+    pub idempotency_key: Option<Bytes>,
 }
 
 impl Transact {
     pub fn new(key: Key, operations: Vec<Operation>) -> Self {
-        Self { key, guards: Vec::new(), operations, answer: Answer::Durable }
+        let answer = Answer::Durable;
+        Self { key, guards: Vec::new(), operations, answer, idempotency_key: None }
+    }
+
+    /// See the field.
+    #[must_use]
+    pub fn with_idempotency_key(mut self, key: impl Into<Bytes>) -> Self {
+        self.idempotency_key = Some(key.into());
+        self
     }
 }
 

@@ -3,6 +3,7 @@
 //! Locks, in the order in which they are taken: one slot (a second one only by trying), then a
 //! shard of a lookup index or the tickets. The sink is called under the slot's lock.
 
+mod again;
 mod batch;
 mod evict;
 mod load;
@@ -44,6 +45,8 @@ pub struct Commit<'a> {
     pub key: &'a RootKey,
     /// Net effect per row: deletes children first, then inserts and updates parents first.
     pub changes: &'a [RowChange],
+    /// Rows affected, per operation of the transaction.
+    pub rows: &'a [u32],
     /// R16: to be answered after the backend accepted it.
     pub awaits_backend: bool,
     packed: Option<&'a [u8]>,

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cachetier_model::{
-    LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
+    IdempotencyKey, LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
 };
 use uuid::Uuid;
 
@@ -73,6 +74,9 @@ pub struct TransactCall {
     pub key: KeySelector,
     pub transaction: Transaction,
     pub answer: AnswerWhen,
+    /// Within the group's window a repeated call is answered as the first was, and not applied
+    /// again (R26). Needs the root key.
+    pub idempotency_key: Option<IdempotencyKey>,
 }
 
 /// A place in one node's journal.
@@ -113,6 +117,8 @@ pub struct Released {
     /// How far each lane here is in the backend, by number: what the taker must find there. Empty
     /// when it is not said.
     pub positions: Vec<u64>,
+    /// The idempotency answers of `slots`, each as a journal keeps it (R23, R26).
+    pub answers: Vec<Bytes>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -168,6 +174,68 @@ pub struct TableDifference {
     pub different: u64,
 }
 
+/// How differences are repaired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// The backend is right: the clean instance is forgotten and read again.
+    FromBackend,
+    /// The cache is right: its rows are written through as an ordinary transaction.
+    FromCache,
+}
+
+impl Repair {
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::FromBackend => "from-backend",
+            Self::FromCache => "from-cache",
+        }
+    }
+}
+
+/// What became of an instance that was to be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refreshed {
+    Done,
+    /// Nothing of it is here that could be old: the next read asks the backend.
+    NotLoaded,
+    /// It has changes that are not flushed, and was left as it is.
+    Pending,
+    /// A reject of it waits for an administrator; it was left as it is.
+    Quarantined,
+    /// Another node has it.
+    NotOwner,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompareCall {
+    /// Compare about one in so many instances; 0: all.
+    pub sample: u32,
+    pub repair: Option<Repair>,
+    /// Rows read from the backend per second, at most; 0: as fast as it goes.
+    pub rows_per_second: u64,
+}
+
+/// One instance that differs. No key and no value: a hash of the one, the columns of the other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceDifference {
+    pub key_hash: String,
+    /// Tables that differ.
+    pub tables: Vec<InstanceTable>,
+    pub repaired: bool,
+    /// Why it was not, where it was asked for.
+    pub left: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstanceTable {
+    pub table: String,
+    pub only_in_cache: u64,
+    pub only_in_backend: u64,
+    pub different: u64,
+    /// Columns whose values differ in rows that both have.
+    pub columns: Vec<String>,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompareProgress {
     pub instances: u64,
@@ -179,6 +247,10 @@ pub struct CompareProgress {
     pub done: bool,
     /// Estimate, 0 when unknown.
     pub expected_instances: u64,
+    /// Instances that differ, found since the last message.
+    pub found: Vec<InstanceDifference>,
+    /// Of all found so far.
+    pub repaired: u64,
 }
 
 /// A refused transaction that waits for a decision.

@@ -13,8 +13,11 @@ use cachetier_engine::ReadAnswer;
 use cachetier_model::{Instance, ReadPlan, RootKey, SlotId};
 use cachetier_write_through::{KeyRange, ScanRequest};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-use crate::calls::{CompareProgress, TableDifference};
+use crate::calls::{
+    CompareCall, CompareProgress, InstanceDifference, InstanceTable, Repair, TableDifference,
+};
 use crate::core::Core;
 use crate::difference;
 use crate::error::GroupError;
@@ -29,6 +32,8 @@ const SUSPECTS_MAX: usize = 65_536;
 /// Keys asked for together whether the backend has them.
 const UNMET_BATCH: usize = 512;
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
+/// The longest a throttled comparison may take.
+const PACE_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
 
 type Sender = mpsc::Sender<Result<CompareProgress, GroupError>>;
 
@@ -42,12 +47,16 @@ enum Here {
 impl Core {
     pub(crate) fn compare(
         self: &Arc<Self>,
-        sample: u32,
+        call: CompareCall,
     ) -> mpsc::Receiver<Result<CompareProgress, GroupError>> {
         let (sender, receiver) = mpsc::channel(16);
         let core = Arc::clone(self);
         self.shared.runtime.spawn(async move {
-            let mut comparison = Comparison::new(&core, sample, sender);
+            let CompareCall { sample, repair, rows_per_second } = call;
+            let way = repair.map_or("none", Repair::word);
+            tracing::info!(node = %core.shared.node.name, sample, rows_per_second, repair = way,
+                "comparison begun by an administrator");
+            let mut comparison = Comparison::new(&core, call, sender);
             let outcome = comparison.run().await;
             let last = outcome.map(|()| CompareProgress { done: true, ..comparison.progress });
             // whoever asked may have gone
@@ -74,6 +83,8 @@ impl Met {
 struct Comparison<'a> {
     core: &'a Core,
     sample: u64,
+    repair: Option<Repair>,
+    pace: Pace,
     sender: Sender,
     progress: CompareProgress,
     /// By slot.
@@ -82,15 +93,16 @@ struct Comparison<'a> {
 }
 
 impl<'a> Comparison<'a> {
-    fn new(core: &'a Core, sample: u32, sender: Sender) -> Self {
+    fn new(core: &'a Core, call: CompareCall, sender: Sender) -> Self {
         let tables = core.schema.tables.iter();
         let tables = tables
             .map(|t| TableDifference { table: t.name.clone(), ..TableDifference::default() })
             .collect();
         let progress = CompareProgress { tables, ..CompareProgress::default() };
-        let sample = u64::from(sample.max(1));
+        let sample = u64::from(call.sample.max(1));
+        let (repair, pace) = (call.repair, Pace::new(call.rows_per_second));
         let met = vec![Met::default(); usize::from(cachetier_model::SLOT_COUNT)];
-        Self { core, sample, sender, progress, met, suspects: Vec::new() }
+        Self { core, sample, repair, pace, sender, progress, met, suspects: Vec::new() }
     }
 
     async fn run(&mut self) -> Result<(), GroupError> {
@@ -125,6 +137,7 @@ impl<'a> Comparison<'a> {
                 self.meet(key, instance)?;
             }
             self.tell().await?;
+            self.pace.keep(page.iter().map(|(_, instance)| instance.row_count()).sum()).await;
             if self.suspects.len() >= SUSPECTS_MAX {
                 return Ok(page.into_iter().next_back().map(|(key, _)| key));
             }
@@ -139,9 +152,11 @@ impl<'a> Comparison<'a> {
         self.progress.expected_instances = all * share / u64::from(cachetier_model::SLOT_COUNT);
     }
 
-    async fn tell(&self) -> Result<(), GroupError> {
+    async fn tell(&mut self) -> Result<(), GroupError> {
         let gone = || GroupError::internal("nobody waits for the comparison any more");
-        self.sender.send(Ok(self.progress.clone())).await.map_err(|_| gone())
+        let progress = self.progress.clone();
+        self.progress.found.clear();
+        self.sender.send(Ok(progress)).await.map_err(|_| gone())
     }
 
     fn sampled(&self, key: &RootKey) -> Option<u64> {
@@ -263,7 +278,7 @@ impl<'a> Comparison<'a> {
                 (_, false) => continue,
                 (_, true) => break,
             };
-            self.judge(&ours, &backend);
+            self.judge(key, &ours, &backend).await;
             return Ok(());
         }
         Err(GroupError::Busy {
@@ -272,14 +287,58 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    fn judge(&mut self, ours: &Instance, backend: &Instance) {
+    async fn judge(&mut self, key: &RootKey, ours: &Instance, backend: &Instance) {
         self.count_equal(ours);
         let counts = difference::count(&self.core.schema, ours, backend);
-        for (table, count) in self.progress.tables.iter_mut().zip(counts) {
+        let mut found = InstanceDifference::default();
+        for ((id, table), count) in self.progress.tables.iter_mut().enumerate().zip(counts) {
+            let rows = count.only_here + count.only_there + count.different;
+            if rows == 0 {
+                continue;
+            }
             table.only_in_cache += count.only_here;
             table.only_in_backend += count.only_there;
             table.different += count.different;
-            self.progress.differences += count.only_here + count.only_there + count.different;
+            self.progress.differences += rows;
+            found.tables.push(InstanceTable {
+                table: table.table.clone(),
+                only_in_cache: count.only_here,
+                only_in_backend: count.only_there,
+                different: count.different,
+                columns: difference::columns(&self.core.schema, id, ours, backend),
+            });
+        }
+        if found.tables.is_empty() {
+            return;
+        }
+        found.key_hash = format!("{:016x}", digest(key));
+        if let Some(repair) = self.repair {
+            self.core.repair(key, (ours, backend), repair, &mut found).await;
+            self.progress.repaired += u64::from(found.repaired);
+        }
+        self.progress.found.push(found);
+    }
+}
+
+/// Keeps the comparison from taking more of the backend than it may.
+struct Pace {
+    rows_per_second: u64,
+    begun: Instant,
+    rows: u64,
+}
+
+impl Pace {
+    fn new(rows_per_second: u64) -> Self {
+        Self { rows_per_second, begun: Instant::now(), rows: 0 }
+    }
+
+    /// Waits until so many more rows may have been read.
+    async fn keep(&mut self, rows: usize) {
+        self.rows += rows as u64;
+        if self.rows_per_second > 0 {
+            let seconds = self.rows as f64 / self.rows_per_second as f64;
+            let due = Duration::try_from_secs_f64(seconds).unwrap_or(PACE_MAX).min(PACE_MAX);
+            tokio::time::sleep_until(self.begun + due).await;
         }
     }
 }

@@ -16,6 +16,7 @@ use cachetier_write_through::{WaitError, WriteThrough};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::answers::Answers;
 use crate::aside::Aside;
 use crate::calls::BacklogFigures;
 use crate::decisions::Decisions;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     pub bypass_waiting: tokio::sync::Semaphore,
     /// What the lanes passed without the backend taking it.
     pub aside: Aside,
+    /// Answers of transactions with an idempotency key.
+    pub answers: Arc<Answers>,
 }
 
 impl Core {

@@ -10,12 +10,10 @@ use tokio::sync::{oneshot, watch};
 /// What became of a transaction at the backend.
 #[derive(Debug)]
 pub(crate) enum Decision {
-    Accepted,
+    /// `noted`: the journal frame that says so, where a repeated call may ask (R26).
+    Accepted { noted: u64 },
     /// Refused: it never happened. `annulled` is the journal frame that says so.
-    Refused {
-        cause: Box<RejectCause>,
-        annulled: u64,
-    },
+    Refused { cause: Box<RejectCause>, annulled: u64 },
     /// Refused for good after it was acknowledged here, or behind such a one: set aside for an
     /// administrator (R17). The cause is that of the first.
     SetAside(Option<Box<RejectCause>>),

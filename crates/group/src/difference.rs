@@ -1,10 +1,14 @@
-//! How two copies of one instance differ: a pure count, table by table, row by primary key.
+//! How two copies of one instance differ: counts, columns, and the changes that make one the other;
+//! pure, table by table, row by primary key.
 //!
 //! Values are equal when they are the same to the byte; NaN equals NaN.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use cachetier_model::{GroupSchema, Instance, RootKey, Row, TableSchema, Value};
+use cachetier_model::{
+    ChangeKind, ColumnId, GroupSchema, Instance, RootKey, Row, RowChange, TableId, TableSchema,
+    Value,
+};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Count {
@@ -34,6 +38,61 @@ pub(crate) fn count(schema: &GroupSchema, here: &Instance, there: &Instance) -> 
             count_table(table, here, there)
         })
         .collect()
+}
+
+/// Names of the columns of a table whose values differ in rows that both have.
+pub(crate) fn columns(
+    schema: &GroupSchema,
+    table: TableId,
+    here: &Instance,
+    there: &Instance,
+) -> Vec<String> {
+    let mut differing = BTreeSet::new();
+    let (Some(of), Some(here), Some(there)) =
+        (schema.table(table), here.tables.get(table), there.tables.get(table))
+    else {
+        return Vec::new();
+    };
+    let others = by_key(of, there);
+    for (key, row) in by_key(of, here) {
+        let other = others.get(&key);
+        differing.extend(other.into_iter().flat_map(|other| changed(row, other)));
+    }
+    differing.iter().filter_map(|id| of.column(*id)).map(|c| c.name.clone()).collect()
+}
+
+/// The changes that make `there` what is `here`: deletes children first, then inserts and updates
+/// parents first.
+pub(crate) fn changes(schema: &GroupSchema, here: &Instance, there: &Instance) -> Vec<RowChange> {
+    let none = Vec::new();
+    let (mut gone, mut put) = (Vec::new(), Vec::new());
+    for (table, of) in schema.tables.iter().enumerate() {
+        let mut others = by_key(of, there.tables.get(table).unwrap_or(&none));
+        for (key, row) in by_key(of, here.tables.get(table).unwrap_or(&none)) {
+            let (kind, changed) = match others.remove(&key) {
+                None => (ChangeKind::Insert, Vec::new()),
+                Some(other) => (ChangeKind::Update, changed(row, other)),
+            };
+            if kind == ChangeKind::Insert || !changed.is_empty() {
+                put.push(RowChange { table, kind, row: row.clone(), changed });
+            }
+        }
+        let deleted = others.into_values().map(|row| RowChange {
+            table,
+            kind: ChangeKind::Delete,
+            row: row.clone(),
+            changed: Vec::new(),
+        });
+        gone.extend(deleted);
+    }
+    gone.reverse();
+    gone.extend(put);
+    gone
+}
+
+fn changed(here: &Row, there: &Row) -> Vec<ColumnId> {
+    let pairs = here.iter().zip(there).enumerate();
+    pairs.filter(|(_, (a, b))| !same_value(a, b)).map(|(column, _)| column).collect()
 }
 
 fn count_table(table: &TableSchema, here: &[Row], there: &[Row]) -> Count {

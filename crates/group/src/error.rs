@@ -39,6 +39,10 @@ pub enum RefusalReason {
     Backend,
     /// The call names something the schema does not have.
     Schema,
+    /// The call asks for something that this group does not do.
+    Request,
+    /// The idempotency key was used for another request.
+    KeyReused,
 }
 
 impl RefusalReason {
@@ -54,6 +58,8 @@ impl RefusalReason {
             Self::RowCount => "ROW_COUNT",
             Self::Backend => "BACKEND_REFUSED",
             Self::Schema => "SCHEMA",
+            Self::Request => "REQUEST",
+            Self::KeyReused => "KEY_REUSED",
         }
     }
 }

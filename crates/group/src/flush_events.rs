@@ -83,7 +83,8 @@ impl Core {
     fn on_flushed(&self, keys: &[(RootKey, u64)], accepted: &[(RootKey, u64)]) {
         for (key, sequence) in accepted {
             self.engine.decided(key, *sequence, true);
-            self.decisions.settle(*sequence, Decision::Accepted);
+            let noted = self.note_acceptance(*sequence);
+            self.decisions.settle(*sequence, Decision::Accepted { noted });
             self.undecided.decided(key, *sequence);
         }
         for (key, upto) in keys {
@@ -97,6 +98,7 @@ impl Core {
         let annulled = self.journal_word(frames::KIND_ANNUL, &frames::annul(sequence));
         self.engine.decided(key, sequence, false);
         self.undecided.decided(key, sequence);
+        self.answers.refused(sequence);
         self.decisions.settle(sequence, Decision::Refused { cause: Box::new(cause), annulled });
     }
 
@@ -115,6 +117,7 @@ impl Core {
         self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
         self.rejects.changed();
         for sequence in sequences {
+            self.answers.set_aside(*sequence);
             self.decisions.settle(*sequence, Decision::SetAside(cause.cloned().map(Box::new)));
         }
         if let Some(cause) = cause {
@@ -143,6 +146,7 @@ impl Core {
     fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {
         for (key, sequence) in transactions {
             self.aside.add(key, &[*sequence]);
+            self.answers.set_aside(*sequence);
             self.decisions.settle(*sequence, Decision::Lost);
             self.undecided.decided(key, *sequence);
         }
@@ -166,7 +170,7 @@ impl Core {
 
     /// Appends a frame that is no transaction. When the journal takes nothing (full, latched),
     /// nothing is lost: the backend's position has passed the transaction already.
-    fn journal_word(&self, kind: u8, payload: &[u8]) -> u64 {
+    pub(crate) fn journal_word(&self, kind: u8, payload: &[u8]) -> u64 {
         match self.shared.journal.append(kind, payload) {
             Ok(sequence) => {
                 self.lanes.note(sequence.get());

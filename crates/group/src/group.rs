@@ -17,8 +17,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
-    BeginLoad, CompareProgress, Drained, KeySelector, LoadBegun, Located, Position, ReadCall,
-    ReadFound, ReadOutcome, RejectFigure, Released, TransactCall, Transacted,
+    BacklogFigures, BeginLoad, CompareCall, CompareProgress, Drained, KeySelector, LoadBegun,
+    Located, Position, ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure, Released,
+    TransactCall, Transacted,
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason, in_full};
@@ -31,6 +32,9 @@ use crate::{open, report, start};
 
 /// Far above the sync of what was accepted, after which the journal is closed.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// Instances read again by one call.
+const REFRESH_KEYS_MAX: usize = 1_000;
 
 /// What a group is started with.
 pub struct GroupOptions {
@@ -301,13 +305,50 @@ impl Group {
         Ok(Drained { backlog: report::backlog(shared, core.as_ref()), writes_stopped: stop_writes })
     }
 
-    /// Compares the loaded instances with the backend: everything (0) or about one in `sample`.
-    /// Progress comes on the channel; the last message has `done`.
+    /// Holds the flushing back (`true`), until it is let go on or the process ends; or lets it go on.
+    /// Acknowledged writes stay in the journal meanwhile, and what only the backend can decide waits.
+    /// A pause that the configuration asks for can be ended there only.
+    pub async fn pause_flushing(&self, pause: bool) -> Result<BacklogFigures, GroupError> {
+        let core = self.core()?;
+        if core.shared.config.write_through.paused && !pause {
+            return Err(GroupError::refused(
+                RefusalReason::Request,
+                "writeThrough.paused is set in the configuration; unset it there",
+            ));
+        }
+        if core.lanes.is_paused() != pause {
+            core.lanes.set_paused(pause);
+            tracing::warn!(node = %self.node().name, paused = pause,
+                "flushing paused or resumed by an administrator");
+        }
+        Ok(core.backlog())
+    }
+
+    /// Compares the loaded instances with the backend, and repairs what differs where it is asked
+    /// for. Progress comes on the channel; the last message has `done`.
     pub async fn compare(
         &self,
-        sample: u32,
+        call: CompareCall,
     ) -> Result<mpsc::Receiver<Result<CompareProgress, GroupError>>, GroupError> {
-        Ok(self.core()?.compare(sample))
+        Ok(self.core()?.compare(call))
+    }
+
+    /// Reads loaded instances again whose rows others changed in the backend: one answer per key.
+    /// What waits to be flushed is left as it is.
+    pub async fn refresh(&self, keys: &[RootKey]) -> Result<Vec<Refreshed>, GroupError> {
+        if keys.len() > REFRESH_KEYS_MAX {
+            let why = format!("keys: {} in one request; at most {REFRESH_KEYS_MAX}", keys.len());
+            return Err(GroupError::refused(RefusalReason::Request, why));
+        }
+        let core = self.core()?;
+        let mut answers = Vec::with_capacity(keys.len());
+        for key in keys {
+            answers.push(self.before_stop(core.refresh(key)).await?);
+        }
+        let done = answers.iter().filter(|a| **a == Refreshed::Done).count();
+        tracing::info!(node = %self.node().name, keys = keys.len(), done,
+            "instances read again for an administrator");
+        Ok(answers)
     }
 
     /// Rejects of this node's slots, oldest first.
@@ -352,7 +393,6 @@ impl Group {
     }
 
     pub fn counters(&self) -> Counters {
-        let core = self.inner.core.borrow().clone();
-        report::counters(&self.inner.shared, core.as_ref())
+        report::counters(&self.inner.shared, self.inner.core.borrow().as_ref())
     }
 }

@@ -6,10 +6,11 @@
 //! before flush before hand over. Must never name a transport, a cluster or a SQL driver.
 //!
 //! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
-//! `write` (one transaction), `flush_events` (what the backend made of it), `trim`; `read`,
+//! `write` (one transaction), `repeats` and `answers` (a repeated one), `flush_events` (what the backend made of it), `trim`; `read`,
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
-//! `rejects`, `compare`, `probe`, `report`; `end`.
+//! `rejects`, `compare`, `repair`, `probe`, `report`; `end`.
 
+mod answers;
 mod aside;
 mod calls;
 mod compare;
@@ -36,6 +37,8 @@ mod read;
 mod read_through;
 mod refusals;
 mod rejects;
+mod repair;
+mod repeats;
 mod report;
 mod restore;
 mod shared;
@@ -51,9 +54,10 @@ mod write;
 
 pub use cachetier_engine::RowSink;
 pub use calls::{
-    AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareProgress, Drained, KeySelector,
-    LoadBegun, Located, Position, ReadCall, ReadFound, ReadOutcome, RejectFigure, Released, Source,
-    TableDifference, TableRowsFigure, TransactCall, Transacted,
+    AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareCall, CompareProgress, Drained,
+    InstanceDifference, InstanceTable, KeySelector, LoadBegun, Located, Position, ReadCall,
+    ReadFound, ReadOutcome, Refreshed, RejectFigure, Released, Repair, Source, TableDifference,
+    TableRowsFigure, TransactCall, Transacted,
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};
 pub use group::{Group, GroupOptions};

@@ -25,6 +25,9 @@ const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(3);
 /// How often a node that waits for others to take its slots asks the backend whether they did.
 const LEAVING_POLL: Duration = Duration::from_millis(300);
+/// Idempotency answers that go along with one release, far below what a message may have. Slots
+/// whose answers find no room are asked for again.
+const ANSWERS_BYTES_MAX: usize = 8 << 20;
 
 impl Core {
     /// Brings ownership towards the topology, for as long as the node lives.
@@ -184,6 +187,7 @@ impl Core {
             self.shared.peers.release_slots(&node, topology, &self.shared.node.name, slots).await;
         let mut answer = answer.map_err(|error| unreachable(&error.reason))?;
         answer.slots.intersect_with(slots);
+        self.adopt_answers(&answer.answers).await?;
         Ok(Release { node: name.clone(), slots: answer.slots, positions: answer.positions })
     }
 
@@ -209,6 +213,10 @@ impl Core {
         if owned.is_empty() {
             return Ok(false);
         }
+        // long under way, the answer may be of a time before another node had these slots
+        if !self.is_epoch(epoch) {
+            return Ok(true);
+        }
         // leftovers of an earlier time, and loads begun in it, must not be served
         owned.iter().for_each(|slot| self.engine.clear_slot(slot));
         takeover.quarantined.iter().for_each(|key| self.engine.quarantine(key));
@@ -216,13 +224,25 @@ impl Core {
         self.lanes.slots_gained(&owned);
         self.note_positions().await;
         // noted first: what is acknowledged for them must be known as ours after a crash
-        self.note_slots(&owned).await.map_err(|error| {
+        let not_noted = |error: GroupError| {
             Problem::new("Journal", format!("slots taken are not served: {error}"), true)
-        })?;
-        let served = self.shared.slots.apply(|machine| machine.taken(&owned));
+        };
+        self.note_slots(&owned).await.map_err(not_noted)?;
+        let served = self.shared.slots.apply(|machine| match self.is_epoch(epoch) {
+            true => Some(machine.taken(&owned)),
+            false => None,
+        });
+        let Some(served) = served else {
+            self.note_slots(&SlotSet::empty()).await.map_err(not_noted)?;
+            return Ok(true);
+        };
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
         tracing::info!(node = %self.shared.node.name, epoch, slots = served.len(), "slots taken");
         Ok(true)
+    }
+
+    fn is_epoch(&self, epoch: u64) -> bool {
+        self.shared.topology.borrow().as_ref().is_some_and(|held| held.epoch.0 == epoch)
     }
 
     async fn holders(&self) -> Result<Vec<SlotHolder>, Problem> {
@@ -268,11 +288,17 @@ impl Core {
         }
         let free = self.flushed_of(self.shared.slots.look(|m| m.free_for_taker(&asked)));
         let positions = self.lanes.marks().lanes.iter().map(|lane| lane.position).collect();
+        // what became of the flushed ones was told before their slot was free
+        self.aside.caught_up().await;
+        let (free, answers) = match cachetier_defects::on("r26-answers-stay-behind") {
+            true => (free, Vec::new()),
+            false => self.answers.of_slots(&free, ANSWERS_BYTES_MAX),
+        };
         if !free.is_empty() {
             // before the taker hears of it: no later start may serve them on the journal's word
             self.note_slots(&SlotSet::empty()).await?;
         }
-        Ok(Released { slots: free, backlog: self.backlog(), positions })
+        Ok(Released { slots: free, backlog: self.backlog(), positions, answers })
     }
 
     /// Frozen slots with nothing left to flush are forgotten and free.
@@ -308,6 +334,7 @@ impl Core {
     pub(crate) async fn forget_slots(&self, slots: &SlotSet) -> SlotSet {
         let unexpected = self.shared.slots.apply(|machine| machine.lost(slots));
         self.shared.coverage.lock().gone(slots);
+        self.answers.gone(slots);
         slots.iter().for_each(|slot| self.engine.clear_slot(slot));
         if let Err(error) = self.note_slots(&SlotSet::empty()).await {
             tracing::warn!(node = %self.shared.node.name, reason = %error, "slots held not noted");

@@ -103,6 +103,7 @@ impl Core {
         if !discard {
             self.aside.accepted(&key, u64::MAX);
         }
+        self.answers.resolved(&key, discard);
         // the lanes first: what is written after the instance is back must not be set aside
         self.lanes.release_quarantine(&key);
         self.engine.forget(&key);

@@ -110,6 +110,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
             false,
         ));
     }
+    let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let ready = ready(shared, once, phase, &figures);
     if !ready && phase == Phase::Serving && load.is_none() {
         add_awaited_load(&mut problems, shared, &figures);
@@ -143,6 +144,9 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         flushed: core.map_or(0, |c| c.lanes.marks().flushed),
         writes_stopped,
         schema_version: core.map_or(0, |c| c.schema_version),
+        flushing_paused: core.is_some_and(|c| c.lanes.is_paused()),
+        idempotency_answers: answers.answers,
+        idempotency_bytes: answers.bytes,
     }
 }
 
@@ -167,13 +171,22 @@ fn add_queue_problems(problems: &mut Vec<Problem>, shared: &Shared, core: &Core)
     let bytes = core.lanes.backlog().bytes;
     if bytes > bound / 100 * BACKLOG_HIGH_PERCENT {
         let message = format!(
-            "{bytes} of {bound} bytes of the write-behind queue are used; at the bound writes are \
-             refused: look why the backend does not keep up, or raise writeThrough.maxBacklog"
+            "{bytes} of {bound} bytes of the write-behind queue are used; writes are slowed, and at the \
+             bound refused: look why the backend does not keep up, or raise writeThrough.maxBacklog"
         );
         problems.push(Problem::new("BacklogHigh", message, false));
     }
     if core.lanes.is_paused() {
-        let message = "write-through is paused: changes stay in the journal until it goes on";
+        let message = match shared.config.write_through.paused {
+            true => {
+                "write-through is paused by writeThrough.paused: changes stay in the journal until \
+                 it is unset"
+            }
+            false => {
+                "write-through is paused by an administrator: changes stay in the journal until \
+                 `cachectl resume` or a restart of the node"
+            }
+        };
         problems.push(Problem::new("WriteThroughPaused", message, false));
     }
 }
@@ -194,6 +207,7 @@ fn add_journal_problems(problems: &mut Vec<Problem>, journal: &JournalStats) {
 }
 
 pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
+    let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let journal = shared.journal.stats();
     let tally = &shared.tally;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -203,11 +217,15 @@ pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
         reads_bypass: get(&tally.reads_bypass),
         writes: get(&tally.writes),
         writes_refused: get(&tally.writes_refused),
+        writes_slowed: get(&tally.writes_slowed),
+        write_slowdown_seconds: get(&tally.write_slowdown_micros) as f64 / 1e6,
         read_throughs_failed: get(&tally.read_throughs_failed),
         instances_evicted: core.map_or(0, |core| core.engine.evicted()),
         slots_taken: get(&tally.slots_taken),
         slots_released: get(&tally.slots_released),
         rejects: get(&tally.rejects),
+        idempotent_repeats: answers.repeated,
+        idempotency_forgotten: answers.forgotten,
         journal_syncs: journal.syncs,
         journal_bytes_written: journal.bytes_written,
         journal_sync_seconds: journal.sync_nanos as f64 / 1e9,

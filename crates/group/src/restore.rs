@@ -84,6 +84,8 @@ impl Tail<'_> {
                     restored.aside.entry(key.clone()).or_default().extend(sequences);
                     restored.quarantined.insert(key);
                 }
+                // see `repeats`
+                Payload::Answered { .. } => {}
                 Payload::Transaction(frame) => {
                     self.check_schema(sequence, &frame)?;
                     // a quarantined instance takes no writes: the reject was resolved before this

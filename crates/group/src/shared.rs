@@ -66,6 +66,9 @@ pub(crate) struct Tally {
     pub reads_bypass: AtomicU64,
     pub writes: AtomicU64,
     pub writes_refused: AtomicU64,
+    /// Held back before a queue that was nearly full, and for how long.
+    pub writes_slowed: AtomicU64,
+    pub write_slowdown_micros: AtomicU64,
     pub read_throughs_failed: AtomicU64,
     pub slots_taken: AtomicU64,
     pub slots_released: AtomicU64,

@@ -79,6 +79,11 @@ pub struct Status {
     pub flushed: u64,
     pub writes_stopped: bool,
     pub schema_version: u64,
+    /// Nothing is flushed, because the configuration or an administrator says so.
+    pub flushing_paused: bool,
+    /// Idempotency answers kept, and their bytes.
+    pub idempotency_answers: u64,
+    pub idempotency_bytes: u64,
 }
 
 /// Counters since the process started, for metrics.
@@ -89,11 +94,17 @@ pub struct Counters {
     pub reads_bypass: u64,
     pub writes: u64,
     pub writes_refused: u64,
+    pub writes_slowed: u64,
+    pub write_slowdown_seconds: f64,
     pub read_throughs_failed: u64,
     pub instances_evicted: u64,
     pub slots_taken: u64,
     pub slots_released: u64,
     pub rejects: u64,
+    /// Calls answered as an earlier one of their idempotency key, and answers that went before their
+    /// time for want of room.
+    pub idempotent_repeats: u64,
+    pub idempotency_forgotten: u64,
     pub journal_syncs: u64,
     pub journal_bytes_written: u64,
     pub journal_sync_seconds: f64,

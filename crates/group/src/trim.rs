@@ -55,7 +55,10 @@ fn now() -> Instant {
 
 impl Core {
     pub(crate) async fn trim_journal(self: Arc<Self>) {
-        let keep = Duration::from_secs(self.shared.config.journal.keep_flushed_seconds);
+        let config = &self.shared.config;
+        // idempotency answers are found again by a start as long as their frames are there (R26)
+        let keep = config.journal.keep_flushed_seconds.max(config.idempotency.window_seconds);
+        let keep = Duration::from_secs(keep);
         let mut kept = Kept::default();
         let mut noted: Vec<u64> = Vec::new();
         loop {
@@ -64,6 +67,7 @@ impl Core {
                 () = tokio::time::sleep(INTERVAL) => {}
             }
             self.tickets.expire(now());
+            self.answers.expire();
             let marks = self.lanes.marks();
             let stats = self.shared.journal.stats();
             let in_need = stats.bytes > stats.capacity_bytes / 100 * FULL_PERCENT;

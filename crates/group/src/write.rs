@@ -10,13 +10,15 @@ use std::time::Duration;
 use cachetier_engine::{Commit, CommitRefused, CommitSink, Committed, ReadAnswer, TransactError};
 use cachetier_journal::AppendError;
 use cachetier_model::{
-    Comparison, Condition, Guard, LookupId, LookupKey, ReadPlan, RootKey, TableRead, Transaction,
+    Comparison, Condition, Guard, Instance, LookupId, LookupKey, ReadPlan, RootKey, RowChange,
+    TableRead, Transaction,
 };
 use cachetier_write_through::{Draft, RejectCause, is_held};
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
+use crate::answers::{Answer, Claim, Fate, Request};
 use crate::calls::{AnswerWhen, KeySelector, Position, TransactCall, Transacted};
 use crate::core::Core;
 use crate::decisions::Decision;
@@ -24,6 +26,7 @@ use crate::error::{GroupError, RefusalReason};
 use crate::frames;
 use crate::ownership::SlotState;
 use crate::refusals;
+use crate::repeats::Admitted;
 use crate::shared::Tally;
 
 /// The longest a caller waits for the backend's decision; then the outcome is unknown to it.
@@ -46,6 +49,9 @@ impl Core {
 
     async fn try_transact(&self, call: TransactCall) -> Result<Transacted, GroupError> {
         let mut transaction = call.transaction;
+        let keyed = call.idempotency_key;
+        let keyed =
+            keyed.map(|key| self.keyed_request(key, &call.key, &transaction)).transpose()?;
         let (root, lookup_guard) = match call.key {
             KeySelector::Root(root) => (root, None),
             KeySelector::Lookup { lookup, key } => {
@@ -55,7 +61,8 @@ impl Core {
                 (root, Some(transaction.guards.len() - 1))
             }
         };
-        let committed = self.commit(&root, &transaction, call.answer).await;
+        self.slow_down().await;
+        let committed = self.commit(&root, &transaction, call.answer, keyed.as_ref()).await;
         match committed {
             Err(GroupError::Refused(refusal))
                 if refusal.reason == RefusalReason::GuardFailed
@@ -66,6 +73,17 @@ impl Core {
             }
             other => other,
         }
+    }
+
+    /// A queue that is nearly full slows writers down before it refuses them.
+    async fn slow_down(&self) {
+        let wait = self.lanes.slowdown();
+        if wait.is_zero() {
+            return;
+        }
+        Tally::add(&self.shared.tally.writes_slowed, 1);
+        Tally::add(&self.shared.tally.write_slowdown_micros, wait.as_micros() as u64);
+        tokio::time::sleep(wait).await;
     }
 
     /// The instance found by a lookup key must still have it.
@@ -88,6 +106,7 @@ impl Core {
         root: &RootKey,
         transaction: &Transaction,
         answer: AnswerWhen,
+        keyed: Option<&Request>,
     ) -> Result<Transacted, GroupError> {
         let slot = root.slot();
         let deadline = Instant::now() + self.hold_timeout();
@@ -95,12 +114,32 @@ impl Core {
         // keeps what a miss learned valid until the transaction is in
         let mut learned = None;
         let mut settled = None;
+        let mut claim: Option<Claim> = None;
         loop {
             self.serving(slot, deadline).await?;
-            let sink = Sink { core: self, urgent, decision: Mutex::default() };
+            if let Some(request) = keyed
+                && !claim.as_ref().is_some_and(Claim::is_held)
+            {
+                match self.admit(request).await? {
+                    Admitted::First(first) => claim = Some(first),
+                    Admitted::Again(known) => {
+                        return self.answer_again(request, known, urgent).await;
+                    }
+                }
+            }
+            let claimed = claim.as_ref();
+            let sink = Sink { core: self, urgent, claim: claimed, decision: Mutex::default() };
             match self.engine.transact(root, transaction, &sink) {
                 Ok(committed) => {
                     let decision = sink.decision.into_inner();
+                    if committed.sequence == 0
+                        && let Some(claim) = claimed
+                    {
+                        match self.remember_nothing(claim, &committed.rows)? {
+                            Some(word) => self.visible(word).await?,
+                            None => continue,
+                        }
+                    }
                     return self.answer(root, committed, decision, urgent).await;
                 }
                 Err(TransactError::NotLoaded) => {
@@ -129,6 +168,31 @@ impl Core {
             }
             let _ = &learned;
         }
+    }
+
+    /// Writes a loaded, clean instance to the backend once more: `changes` make the backend's rows its
+    /// own. Answers when the backend has it; false when it is not what was compared any more.
+    pub(crate) async fn write_again(
+        &self,
+        key: &RootKey,
+        instance: &Instance,
+        changes: &[RowChange],
+    ) -> Result<bool, GroupError> {
+        self.serving(key.slot(), Instant::now() + self.hold_timeout()).await?;
+        let sink = Sink { core: self, urgent: true, claim: None, decision: Mutex::default() };
+        let written = self.engine.write_again(key, instance, changes, &sink);
+        let Some(committed) = written.map_err(|refused| match refused {
+            TransactError::Refused(refused) => match refused.0.downcast::<GroupError>() {
+                Ok(error) => *error,
+                Err(other) => GroupError::internal(other),
+            },
+            other => refusals::explain(&self.schema, &Transaction::default(), other),
+        })?
+        else {
+            return Ok(false);
+        };
+        let decision = sink.decision.into_inner();
+        self.answer(key, committed, decision, true).await.map(|_| true)
     }
 
     /// Decides whether a refused commit is tried again: a slot on its way and a busy journal are.
@@ -209,7 +273,7 @@ impl Core {
     async fn decided(&self, decision: oneshot::Receiver<Decision>) -> Result<(), GroupError> {
         let unknown = |reason: &str| GroupError::InDoubt { reason: reason.into() };
         match tokio::time::timeout(DECISION_WAIT_MAX, decision).await {
-            Ok(Ok(Decision::Accepted)) => Ok(()),
+            Ok(Ok(Decision::Accepted { noted })) => self.visible(noted).await,
             Ok(Ok(Decision::Refused { cause, annulled })) => {
                 self.visible(annulled).await?;
                 if is_held(&cause.sqlstate) {
@@ -281,6 +345,8 @@ impl Undecided {
 struct Sink<'a> {
     core: &'a Core,
     urgent: bool,
+    /// Of a transaction with an idempotency key.
+    claim: Option<&'a Claim>,
     /// Filled when the caller waits for the backend.
     decision: Mutex<Option<oneshot::Receiver<Decision>>>,
 }
@@ -301,6 +367,7 @@ impl Sink<'_> {
             commit.awaits_backend,
             commit.key,
             commit.changes,
+            self.claim.map(|claim| (&claim.request, commit.rows)),
         );
         if cachetier_defects::on("r04-image-of-the-root-only") {
             let mut image = commit.image();
@@ -328,6 +395,7 @@ impl Sink<'_> {
             let journal = &core.shared.journal;
             let appended = journal.append(frames::KIND_TRANSACTION, &payload);
             let sequence = appended.map_err(from_append)?.get();
+            self.remember(commit, sequence)?;
             if commit.awaits_backend || self.urgent {
                 *self.decision.lock() = Some(core.decisions.expect(sequence));
             }
@@ -335,8 +403,21 @@ impl Sink<'_> {
         })
     }
 
+    /// So that from now on a repeated call finds the answer.
+    fn remember(&self, commit: &Commit<'_>, sequence: u64) -> Result<(), GroupError> {
+        let Some(claim) = self.claim else { return Ok(()) };
+        let fate = if commit.awaits_backend { Fate::Undecided } else { Fate::Done };
+        let position = Position { journal: self.core.shared.journal.id(), sequence };
+        let rows = Arc::from(commit.rows);
+        claim.settle(|| Ok(Some(Answer { position, rows, fate, durable_at: sequence }))).map(drop)
+    }
+
     fn may_commit(&self, commit: &Commit<'_>) -> Result<(), GroupError> {
         self.core.shared.check_alive()?;
+        if self.claim.is_some_and(|claim| !claim.is_held()) {
+            // its slot was away meanwhile, and came back with an answer
+            return Err(self.core.moving(commit.slot));
+        }
         if self.core.writes_stopped() {
             return Err(GroupError::Draining);
         }
@@ -348,7 +429,7 @@ impl Sink<'_> {
     }
 }
 
-fn from_append(error: AppendError) -> GroupError {
+pub(crate) fn from_append(error: AppendError) -> GroupError {
     match error {
         AppendError::Busy { .. } => GroupError::Busy {
             what: "bytes waiting for the journal",

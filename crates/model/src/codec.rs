@@ -97,7 +97,7 @@ pub fn decode_changes(bytes: &[u8]) -> Result<Vec<RowChange>, CodecError> {
     Ok(changes)
 }
 
-fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+pub(crate) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -115,7 +115,7 @@ fn put_row(out: &mut Vec<u8>, row: &Row) {
     row.iter().for_each(|value| put_value(out, value));
 }
 
-fn put_value(out: &mut Vec<u8>, value: &Value) {
+pub(crate) fn put_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.push(TAG_NULL),
         Value::Bool(false) => out.push(TAG_FALSE),

@@ -20,7 +20,7 @@ pub use schema::{Column, ColumnId, GroupSchema, LookupId, TableId, TableSchema};
 pub use slot::{SLOT_COUNT, SlotId, SlotSet};
 pub use topology::{Epoch, NodeEntry, Topology};
 pub use transaction::{
-    ChangeKind, Comparison, Condition, Guard, Operation, ReadPlan, RowChange, TableRead,
-    Transaction,
+    ChangeKind, Comparison, Condition, Guard, IdempotencyKey, IdempotencyKeyError, Operation,
+    ReadPlan, RowChange, TableRead, Transaction,
 };
 pub use value::{ColumnType, Comparability, Value, ValueError, ValueRef};

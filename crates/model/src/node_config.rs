@@ -22,6 +22,8 @@ pub struct NodeConfig {
     #[serde(default)]
     pub write_through: WriteThroughConfig,
     #[serde(default)]
+    pub idempotency: IdempotencyConfig,
+    #[serde(default)]
     pub bypass: BypassConfig,
     #[serde(default)]
     pub preload: PreloadConfig,
@@ -135,6 +137,16 @@ pub enum BackendCommit {
     Async,
 }
 
+/// Answers of transactions with an idempotency key (R26).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct IdempotencyConfig {
+    /// How long an answer is kept; 0: such transactions are refused.
+    pub window_seconds: u64,
+    /// Bound of what is kept in memory; past it the oldest answers go, and are counted.
+    pub max_bytes: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct BypassConfig {
@@ -239,6 +251,12 @@ impl Default for WriteThroughConfig {
             backend_commit: BackendCommit::Sync,
             paused: false,
         }
+    }
+}
+
+impl Default for IdempotencyConfig {
+    fn default() -> Self {
+        Self { window_seconds: 0, max_bytes: 64 << 20 }
     }
 }
 

@@ -4,6 +4,10 @@ use crate::instance::Row;
 use crate::schema::{ColumnId, TableId};
 use crate::value::Value;
 
+mod idempotency;
+
+pub use idempotency::{IDEMPOTENCY_KEY_BYTES_MAX, IdempotencyKey, IdempotencyKeyError};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     Equal,

@@ -11,11 +11,13 @@ use cachetier_model::{SLOT_COUNT, SlotId, SlotSet};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
 mod lane_queue;
 mod marks;
+mod pressure;
 
 pub(crate) use lane_queue::LaneQueue;
 pub use marks::{Backlog, FlushMarks, LaneMark};
@@ -64,6 +66,8 @@ pub(crate) struct Queue {
     /// Wakes whoever waits for lanes to be empty or for a claim.
     pub(crate) changed: Notify,
     capacity: u64,
+    /// Bytes in use, for a look without the lock; written under it.
+    used: AtomicU64,
     rows_max: u64,
 }
 
@@ -100,6 +104,7 @@ impl Queue {
             marks: watch::Sender::new(marks),
             changed: Notify::new(),
             capacity,
+            used: AtomicU64::new(0),
             rows_max: u64::from(rows_max),
         })
     }
@@ -113,7 +118,13 @@ impl Queue {
             return Err(QueueFull { bytes: inner.bytes, capacity: self.capacity, retry_after });
         }
         inner.bytes += bytes;
+        self.used.store(inner.bytes, Ordering::Relaxed);
         Ok(Reservation { queue: Arc::clone(self), bytes })
+    }
+
+    /// How long the next write should wait, so that writers are slowed before they are refused.
+    pub(crate) fn slowdown(&self) -> Duration {
+        pressure::slowdown(self.used.load(Ordering::Relaxed), self.capacity)
     }
 
     /// Queues a transaction whose sequence is known, beyond the bound if need be.
@@ -240,6 +251,7 @@ impl Queue {
     }
 
     pub(crate) fn publish(&self, inner: &Inner) {
+        self.used.store(inner.bytes, Ordering::Relaxed);
         let marks = inner.marks();
         self.marks.send_modify(|old| old.advance_to(marks));
         self.changed.notify_waiters();

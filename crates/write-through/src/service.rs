@@ -96,6 +96,12 @@ impl WriteThrough {
         self.shared.queue.reserve(bytes)
     }
 
+    /// How long the next write should wait before it reserves: nothing below 80 % of the queue's bound,
+    /// then more the fuller the queue is, 100 ms at the bound.
+    pub fn slowdown(&self) -> Duration {
+        self.shared.queue.slowdown()
+    }
+
     /// Queues a transaction that the journal holds already (restart). In ascending order.
     pub fn enqueue(&self, pending: Pending) -> Result<(), OutOfOrder> {
         self.shared.queue.enqueue(pending)

@@ -2,11 +2,12 @@
 
 use super::{Blueprint, BuildError, labels};
 use crate::preload::short_hex;
+use cachetier_api::TimeSpan;
 use cachetier_api::v1alpha1 as api;
 use cachetier_model::node_config::{
     BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability, Eviction,
-    GroupIdentity, JournalConfig, ListenConfig, MemoryConfig, NodeConfig, PreloadConfig,
-    PreloadMode, TableConfig, TlsConfig, TopologySource, WriteThroughConfig,
+    GroupIdentity, IdempotencyConfig, JournalConfig, ListenConfig, MemoryConfig, NodeConfig,
+    PreloadConfig, PreloadMode, TableConfig, TlsConfig, TopologySource, WriteThroughConfig,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use sha2::{Digest, Sha256};
@@ -53,6 +54,7 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
         journal: journal(&spec.journal, blueprint.uid),
         memory: memory(&spec.memory),
         write_through: write_through(&spec.write_through),
+        idempotency: idempotency(spec.idempotency_window.as_ref()),
         bypass: bypass(&spec.bypass),
         preload: preload(&spec.preload),
         listen: ListenConfig::default(),
@@ -104,6 +106,12 @@ fn write_through(settings: &api::WriteThrough) -> WriteThroughConfig {
         },
         paused: settings.paused,
     }
+}
+
+/// A window that is not a whole number of seconds is rounded up: answers are kept at least as long.
+fn idempotency(window: Option<&TimeSpan>) -> IdempotencyConfig {
+    let window_seconds = window.map_or(0, |window| window.millis().div_ceil(1_000));
+    IdempotencyConfig { window_seconds, ..IdempotencyConfig::default() }
 }
 
 fn bypass(settings: &api::Bypass) -> BypassConfig {

@@ -3,7 +3,7 @@
 
 use super::{NodeProcess, eventually, hlr};
 use anyhow::{Context, Result, ensure};
-use cachetier_client::wire::{CompareProgress, StatusResponse};
+use cachetier_client::wire::{CompareProgress, CompareRequest, StatusResponse};
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
 use cachetier_model::{Epoch, NodeEntry, Topology};
 use futures::StreamExt;
@@ -247,7 +247,7 @@ impl TestGroup {
     pub async fn compare(&self) -> Result<CompareProgress> {
         let mut sum = CompareProgress { done: true, ..Default::default() };
         for n in 0..self.nodes.len() {
-            let mut progress = pin!(self.admin(n)?.compare(0).await?);
+            let mut progress = pin!(self.admin(n)?.compare(CompareRequest::default()).await?);
             let mut last = None;
             while let Some(step) = progress.next().await {
                 last = Some(step?);

@@ -22,6 +22,8 @@ pub enum ConvertError {
     Operands { table: String, column: String, expected: &'static str, found: usize },
     #[error("the topology is not valid: {0}")]
     Topology(String),
+    #[error("idempotency_key: {0}")]
+    IdempotencyKey(String),
     #[error("the answer does not fit the schema: {0}")]
     Shape(&'static str),
 }

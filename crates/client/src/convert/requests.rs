@@ -31,6 +31,7 @@ pub fn transact_to_wire(transact: &Transact) -> v1::TransactRequest {
         operations: transact.operations.iter().map(operation).collect(),
         answer: answer.into(),
         forwarded: false,
+        idempotency_key: transact.idempotency_key.clone().unwrap_or_default(),
     }
 }
 

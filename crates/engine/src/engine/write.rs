@@ -92,6 +92,7 @@ impl Engine {
             slot: target.key.slot(),
             key: target.key,
             changes: &changes,
+            rows: &rows,
             awaits_backend,
             packed: packed.as_deref(),
             layout: &self.layout,

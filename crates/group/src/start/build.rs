@@ -11,6 +11,7 @@ use cachetier_write_through::{Claim, WriteThrough, WriteThroughOptions};
 use tokio::sync::{mpsc, watch};
 
 use super::Stop;
+use crate::answers::Answers;
 use crate::aside::Aside;
 use crate::core::Core;
 use crate::decisions::Decisions;
@@ -18,6 +19,7 @@ use crate::load::Tickets;
 use crate::ownership::Ownership;
 use crate::read_through::ReadThrough;
 use crate::rejects::RejectAccount;
+use crate::repeats::recall;
 use crate::restore::{Annulled, JournalReplay, Restored, Tail};
 use crate::shared::Shared;
 use crate::status::Problem;
@@ -61,6 +63,8 @@ pub(super) async fn build(
         staged_after,
         shared.shutdown.clone(),
     );
+    let answers = Answers::new(&shared.config.idempotency);
+    remember(shared, &answers, positions.clone()).await?;
     let mut restored =
         restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
     // before the lanes run: a start that fails here must leave nothing that writes
@@ -88,6 +92,7 @@ pub(super) async fn build(
         bypass: tokio::sync::Semaphore::new(bypass_max),
         bypass_waiting: tokio::sync::Semaphore::new(bypass_max * BYPASS_WAITING_PER_PLACE),
         aside: Aside::new(std::mem::take(&mut restored.aside), questions),
+        answers,
     });
     shared.spawn("flush-events", Arc::clone(&core).follow_lanes(events, asked));
     let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
@@ -104,6 +109,21 @@ pub(super) async fn build(
     shared.spawn("trim", Arc::clone(&core).trim_journal());
     shared.spawn("rejects", Arc::clone(&core).watch_rejects());
     Ok(core)
+}
+
+/// The idempotency answers that the journal still holds.
+async fn remember(
+    shared: &Arc<Shared>,
+    answers: &Arc<Answers>,
+    positions: Vec<u64>,
+) -> Result<(), Stop> {
+    let (journal, answers) = (shared.journal.clone(), Arc::clone(answers));
+    let recalled = shared.labour.run(move || {
+        let tail = Tail { journal: &journal, positions: &positions, schema_version: 0 };
+        recall(&journal, &tail, &answers)
+    });
+    let recalled = recalled.await;
+    Ok(recalled.map_err(|error| Problem::new("JournalUnreadable", error.to_string(), true))??)
 }
 
 async fn restore(

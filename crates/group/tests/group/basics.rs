@@ -1,7 +1,8 @@
 //! One node: reads, writes, misses, keys, restart, comparison.
 
 use cachetier_group::{
-    AnswerWhen, GroupError, KeySelector, ReadCall, RefusalReason, Source, TransactCall,
+    AnswerWhen, CompareCall, GroupError, InstanceDifference, KeySelector, ReadCall, RefusalReason,
+    Source, TransactCall,
 };
 use cachetier_model::{Guard, Operation, ReadPlan, TableRead, Transaction, Value};
 use std::time::Duration;
@@ -112,7 +113,8 @@ async fn an_instance_is_found_and_written_by_its_lookup_key_until_it_changes() {
     };
     let transact = async |nbr: &str, operation: Operation| {
         let transaction = Transaction { guards: vec![], operations: vec![operation] };
-        let call = TransactCall { key: lookup(nbr), transaction, answer: AnswerWhen::Durable };
+        let (key, answer) = (lookup(nbr), AnswerWhen::Durable);
+        let call = TransactCall { key, transaction, answer, idempotency_key: None };
         node.group.transact(call).await
     };
     transact("000000000000002", rename).await.unwrap();
@@ -134,7 +136,8 @@ async fn guards_and_row_counts_refuse_the_whole_transaction() {
         operations: vec![set_place(1)],
     };
     let key = KeySelector::Root(root(1));
-    let call = TransactCall { key, transaction, answer: AnswerWhen::Durable };
+    let answer = AnswerWhen::Durable;
+    let call = TransactCall { key, transaction, answer, idempotency_key: None };
     let refused = node.group.transact(call).await.unwrap_err();
     assert_eq!(refused.facts().reason, "GUARD_FAILED");
     assert_eq!(refused.facts().operation, Some(0));
@@ -196,11 +199,21 @@ async fn compare_proves_equality_and_finds_planted_differences() {
 }
 
 pub async fn compare(node: &Node) -> cachetier_group::CompareProgress {
-    let mut progress = node.group.compare(0).await.unwrap();
+    compare_with(node, CompareCall::default()).await.0
+}
+
+/// The last word, and all instances found to differ.
+pub async fn compare_with(
+    node: &Node,
+    call: CompareCall,
+) -> (cachetier_group::CompareProgress, Vec<InstanceDifference>) {
+    let mut found = Vec::new();
+    let mut progress = node.group.compare(call).await.unwrap();
     while let Some(step) = progress.recv().await {
-        let step = step.unwrap();
+        let mut step = step.unwrap();
+        found.append(&mut step.found);
         if step.done {
-            return step;
+            return (step, found);
         }
     }
     panic!("the comparison ended without a result");
@@ -243,5 +256,78 @@ async fn a_drained_node_refuses_writes_answers_reads_and_takes_writes_again() {
         .await;
     node.group.drain(false).await.unwrap();
     node.set_place(1, 6).await.unwrap();
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pause_holds_the_flushing_back_until_it_is_resumed_or_the_node_restarts() {
+    let scene = Scene::new(10).await;
+    let node = scene.serving("n-0").await;
+    node.read(3).await.unwrap();
+    node.group.pause_flushing(true).await.unwrap();
+    node.set_place(3, 77).await.unwrap();
+    let status = node.group.status().await;
+    assert!(status.flushing_paused);
+    let paused = status.problems.iter().find(|p| p.reason == "WriteThroughPaused").unwrap();
+    assert!(paused.message.contains("cachectl resume"), "{}", paused.message);
+    // longer than the longest delay of a batch
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(node.group.status().await.backlog.transactions, 1);
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 30);
+    node.group.pause_flushing(false).await.unwrap();
+    node.drained().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 77);
+    node.group.pause_flushing(true).await.unwrap();
+    node.set_place(3, 78).await.unwrap();
+    node.crash().await;
+    let node = scene.serving("n-0").await;
+    node.drained().await;
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 78);
+    node.close().await;
+    // the configuration's pause is ended in the configuration
+    let mut config = scene.config("n-0");
+    config.write_through.paused = true;
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.group.started().await.unwrap();
+    let refused = node.group.pause_flushing(false).await.unwrap_err().to_string();
+    assert!(refused.contains("writeThrough.paused is set"), "{refused}");
+    node.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d10_writers_are_slowed_before_they_are_refused_and_as_fast_as_before_afterwards() {
+    let scene = Scene::new(10).await;
+    let mut config = scene.config("n-0");
+    config.write_through.max_backlog_bytes = 64 << 10;
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    node.read(3).await.unwrap();
+    node.group.pause_flushing(true).await.unwrap();
+    let mut slowed_from = None;
+    for place in 1.. {
+        let bytes = node.group.status().await.backlog.bytes;
+        let refused = node.set_place(3, place).await.err();
+        if node.group.counters().writes_slowed > 0 {
+            slowed_from.get_or_insert(bytes);
+        }
+        match refused {
+            None => assert!(place < 10_000, "the queue has a bound"),
+            Some(GroupError::BacklogFull { .. }) => break,
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+    let slowed_from = slowed_from.unwrap();
+    assert!(
+        (52_428..60_000).contains(&slowed_from),
+        "80 % of the bound is the mark: {slowed_from}"
+    );
+    let before = node.group.counters();
+    assert!(before.writes_slowed > 1 && before.write_slowdown_seconds < 60.0);
+    node.group.pause_flushing(false).await.unwrap();
+    node.drained().await;
+    node.set_place(3, 5).await.unwrap();
+    assert_eq!(node.group.counters().writes_slowed, before.writes_slowed);
     node.close().await;
 }

@@ -219,7 +219,8 @@ async fn a_replayed_reject_is_applied_once_its_cause_is_gone() {
 async fn flush_place(node: &Node, id: i64, place: i64) -> Result<Transacted, GroupError> {
     let transaction = Transaction { guards: Vec::new(), operations: vec![set_place(place)] };
     let (key, answer) = (KeySelector::Root(root(id)), AnswerWhen::Flushed);
-    node.group.transact(TransactCall { key, transaction, answer }).await
+    let call = TransactCall { key, transaction, answer, idempotency_key: None };
+    node.group.transact(call).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

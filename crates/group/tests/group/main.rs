@@ -9,6 +9,7 @@
 
 mod answers;
 mod basics;
+mod compares;
 mod direct_mode;
 mod disks;
 mod eviction;
@@ -18,4 +19,5 @@ mod loads;
 mod moves;
 mod postgres;
 mod refused;
+mod repeats;
 mod scene;

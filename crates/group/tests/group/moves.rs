@@ -260,7 +260,8 @@ async fn write_through_anyone(
                 let transaction =
                     Transaction { guards: vec![], operations: vec![set_place(value)] };
                 let key = KeySelector::Root(root(*id));
-                let call = TransactCall { key, transaction, answer: AnswerWhen::Durable };
+                let answer = AnswerWhen::Durable;
+                let call = TransactCall { key, transaction, answer, idempotency_key: None };
                 if group.transact(call).await.is_ok() {
                     acknowledged[*id as usize].store(value, Ordering::Relaxed);
                     break;

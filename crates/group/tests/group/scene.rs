@@ -11,8 +11,9 @@ use cachetier_group::{
 };
 use cachetier_journal::file_system::{FaultyFileSystem, RealFileSystem};
 use cachetier_model::node_config::{
-    BackendConfig, BypassConfig, Durability, GroupIdentity, JournalConfig, ListenConfig,
-    MemoryConfig, NodeConfig, PreloadConfig, TableConfig, TopologySource, WriteThroughConfig,
+    BackendConfig, BypassConfig, Durability, GroupIdentity, IdempotencyConfig, JournalConfig,
+    ListenConfig, MemoryConfig, NodeConfig, PreloadConfig, TableConfig, TopologySource,
+    WriteThroughConfig,
 };
 use cachetier_model::{
     Comparison, Condition, Epoch, LookupId, LookupKey, NodeEntry, Operation, ReadPlan, RootKey,
@@ -111,6 +112,7 @@ impl Scene {
                 max_backlog_bytes: 64 << 20,
                 ..WriteThroughConfig::default()
             },
+            idempotency: IdempotencyConfig::default(),
             bypass: BypassConfig { hold_timeout_ms: 10_000, ..BypassConfig::default() },
             preload: PreloadConfig::default(),
             listen: ListenConfig::default(),
@@ -236,7 +238,8 @@ impl Node {
         let key = KeySelector::Root(root(id));
         let transaction = Transaction { guards: Vec::new(), operations };
         let answer = AnswerWhen::Durable;
-        self.group.transact(TransactCall { key, transaction, answer }).await
+        let call = TransactCall { key, transaction, answer, idempotency_key: None };
+        self.group.transact(call).await
     }
 
     pub async fn set_place(&self, id: i64, place: i64) -> Result<Transacted, GroupError> {

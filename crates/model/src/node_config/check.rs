@@ -64,6 +64,7 @@ impl NodeConfig {
         let times = [
             ("journal.syncIntervalMs", self.journal.sync_interval_ms, millis_max),
             ("journal.keepFlushedSeconds", self.journal.keep_flushed_seconds, TIME_MAX_SECONDS),
+            ("idempotency.windowSeconds", self.idempotency.window_seconds, TIME_MAX_SECONDS),
             ("writeThrough.maxDelayMs", self.write_through.max_delay_ms, millis_max),
             ("bypass.holdTimeoutMs", self.bypass.hold_timeout_ms, millis_max),
         ];
@@ -180,6 +181,7 @@ mod tests {
             ),
             (root, "preload: {readyAtPercent: 101}", "preload.readyAtPercent: it is 101"),
             (root, "writeThrough: {lanes: 0}", "writeThrough.lanes: it is 0"),
+            (root, "idempotency: {windowSeconds: 2592001}", "idempotency.windowSeconds"),
             (root, "bypass: {holdTimeoutMs: 18446744073709551615}", "bypass.holdTimeoutMs"),
             (root, "writeThrough: {maxDelayMs: 2592000001}", "writeThrough.maxDelayMs"),
         ];

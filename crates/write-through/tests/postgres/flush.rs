@@ -123,6 +123,51 @@ async fn d01_d13_one_bad_row_is_set_aside_with_its_tail_and_all_else_arrives_onc
     assert_eq!(db.number("SELECT vlr_location FROM subscriber WHERE s_id = 77").await, 1);
 }
 
+/// Counted, not timed: what one refusal in a thousand costs is backend transactions, each a commit.
+#[tokio::test(flavor = "multi_thread")]
+async fn d13_one_refusal_in_a_thousand_leaves_more_than_a_third_of_the_clean_rate() {
+    const TRANSACTIONS: i64 = 4_000;
+    let db = server::shared().database().await;
+    hlr::create(&db).await;
+    hlr::populate(&db, TRANSACTIONS).await;
+    db.run(
+        "CREATE FUNCTION check_vlr() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+           IF NEW.vlr_location = 666 THEN RAISE EXCEPTION 'refused' USING ERRCODE = '23514'; \
+           END IF; RETURN NULL; END $$; \
+         CREATE TRIGGER check_vlr AFTER UPDATE ON subscriber FOR EACH ROW \
+           EXECUTE FUNCTION check_vlr()",
+    )
+    .await;
+    let (backend, schema) = backend(&db, &hlr::tables()).await;
+    let one_lane = WriteThroughOptions { lanes: 1, batch_rows_max: 100, ..options("g21") };
+    let mut w = writer(Arc::clone(&backend) as _, schema, one_lane).await;
+    w.ignore_events();
+    let mut batches = Vec::new();
+    for refused_every in [0, 1_000] {
+        let before = w.through.counters().batches;
+        w.through.set_paused(true);
+        for id in 1..=TRANSACTIONS {
+            let refused = refused_every > 0 && id % refused_every == refused_every / 2;
+            let vlr = if refused { 666 } else { 1_000 * (1 + refused_every) + id };
+            w.commit(&hlr::key(id), vec![hlr::locate(id, &hlr::number_of(id), vlr)]);
+        }
+        w.through.set_paused(false);
+        w.all_flushed().await;
+        batches.push(w.through.counters().batches - before);
+    }
+    let [clean, with_refusals] = batches[..] else { panic!("{batches:?}") };
+    assert!(clean >= 40, "{batches:?}");
+    // each part that is refused is halved: as many attempts fail as there are commits more than
+    // clean ones, at most
+    let attempts = with_refusals + (with_refusals - clean);
+    assert!(attempts < 3 * clean, "{batches:?}");
+    let arrived = "SELECT count(*) FROM subscriber WHERE vlr_location > 1000000";
+    assert_eq!(db.number(arrived).await, TRANSACTIONS - 4);
+    let listed = backend.list_rejects("g21", 10).await.unwrap();
+    assert_eq!(listed.len(), 4);
+    assert!(listed.iter().all(|r| r.sqlstate == "23514" && r.following == 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn r12_an_update_of_a_row_deleted_by_others_is_a_reject_and_not_a_silent_success() {
     let db = server::shared().database().await;
