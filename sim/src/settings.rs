@@ -38,6 +38,7 @@ pub struct Settings {
     pub pace: u64,
     pub keep_flushed_seconds: u64,
     pub scene: Option<Scene>,
+    pub images_refresh: Duration,
 }
 
 /// Tells the generator of scenes from that of histories.
@@ -72,6 +73,7 @@ impl Settings {
             poison: dice.random_bool(0.15),
             failover: dice.random_bool(0.25),
             segments: dice.random_range(4..=8),
+            images_refresh: Duration::from_millis(300 + seed % 7 * 400),
         };
         settings.set_scene();
         (settings, dice)

@@ -236,6 +236,7 @@ impl World {
             files: Arc::new(Volume::new(disk, Arc::clone(&line))),
             labour: Labour::Turns,
             segment_bytes: Some(SEGMENT_BYTES),
+            images_refresh: Some(self.settings.images_refresh),
         };
         let started = tokio::select! {
             biased;
@@ -335,7 +336,7 @@ impl World {
                     settings.keep_flushed_seconds
                 },
             },
-            memory: MemoryConfig { capacity_bytes: 64 << 20 },
+            memory: MemoryConfig { capacity_bytes: 64 << 20, ..MemoryConfig::default() },
             write_through: WriteThroughConfig {
                 lanes: *self.lanes.lock(),
                 max_batch_rows: 8,

@@ -59,13 +59,18 @@ impl Aside {
         });
     }
 
-    /// Whether a sequence that the marks passed is one of these. The lanes tell before the marks
-    /// move, so what they told is waited for.
-    pub(crate) async fn holds(&self, sequence: u64) -> bool {
+    /// Returns once everything that the lanes told before is handled.
+    pub(crate) async fn catch_up(&self) {
         let (caught_up, told) = oneshot::channel();
         if self.events.send(caught_up).await.is_ok() {
             let _stopped = told.await;
         }
+    }
+
+    /// Whether a sequence that the marks passed is one of these. The lanes tell before the marks
+    /// move, so what they told is waited for.
+    pub(crate) async fn holds(&self, sequence: u64) -> bool {
+        self.catch_up().await;
         self.by_instance.lock().values().any(|sequences| sequences.contains(&sequence))
     }
 }

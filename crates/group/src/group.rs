@@ -32,6 +32,9 @@ use crate::{open, report, start};
 /// Far above the sync of what was accepted, after which the journal is closed.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
+/// Images are written for this long at a close, also when the flush took the whole grace.
+const IMAGES_MIN: Duration = Duration::from_secs(5);
+
 /// What a group is started with.
 pub struct GroupOptions {
     pub config: NodeConfig,
@@ -77,7 +80,13 @@ impl Group {
         files: Arc<dyn FileSystem>,
         shutdown: CancellationToken,
     ) -> Result<Self, GroupError> {
-        let host = Host { backend, files, labour: Labour::Threads, segment_bytes: None };
+        let host = Host {
+            backend,
+            files,
+            labour: Labour::Threads,
+            segment_bytes: None,
+            images_refresh: None,
+        };
         Self::start_on(options, host, shutdown).await
     }
 
@@ -136,6 +145,7 @@ impl Group {
     /// closed. What is left is replayed at the next start.
     pub async fn close(&self, grace: Duration) {
         let shared = &self.inner.shared;
+        let begun = tokio::time::Instant::now();
         shared.writes_stopped.store(true, Ordering::Release);
         let core = self.inner.core.borrow().clone();
         if let Some(core) = &core {
@@ -151,6 +161,9 @@ impl Group {
             }
             // so that the next start knows without the backend what waits
             core.note_positions().await;
+            if shared.images.on() && shared.latched().is_none() {
+                core.write_images_until(begun + grace.max(begun.elapsed() + IMAGES_MIN)).await;
+            }
         }
         shared.shutdown.cancel();
         if let Err(error) = shared.journal.clone().close().await {

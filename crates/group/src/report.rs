@@ -26,7 +26,9 @@ struct SlotFigures {
 fn slot_figures(shared: &Shared) -> SlotFigures {
     let (assigned, mut serving, leaving, wanted) = shared.slots.look(|machine| {
         let assigned = machine.assigned().clone();
-        (assigned, machine.serving().clone(), machine.given_away().len(), machine.wanted())
+        let mut wanted = machine.wanted();
+        wanted.union_with(machine.warming());
+        (assigned, machine.serving().clone(), machine.given_away().len(), wanted)
     });
     serving.intersect_with(&assigned);
     let mut covered = shared.coverage.lock().covered().clone();

@@ -100,6 +100,18 @@ pub enum Durability {
 pub struct MemoryConfig {
     /// Budget of the store in bytes; loads stop and writes are refused before it is exceeded.
     pub capacity_bytes: u64,
+    /// Whether a start takes the store back from its images.
+    pub images: Images,
+}
+
+/// What a start makes of the images of its slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Images {
+    /// They are taken for what the backend has: nobody but this group changes the rows.
+    #[default]
+    Trust,
+    /// None are written or taken: memory is filled by loads and misses.
+    Reload,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -213,7 +225,7 @@ fn default_keep_flushed_seconds() -> u64 {
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { capacity_bytes: 1 << 30 }
+        Self { capacity_bytes: 1 << 30, images: Images::default() }
     }
 }
 

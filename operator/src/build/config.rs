@@ -51,7 +51,10 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
         },
         tables: spec.tables.iter().map(table).collect(),
         journal: journal(&spec.journal, blueprint.uid),
-        memory: MemoryConfig { capacity_bytes: spec.memory.capacity.bytes() },
+        memory: MemoryConfig {
+            capacity_bytes: spec.memory.capacity.bytes(),
+            ..MemoryConfig::default()
+        },
         write_through: write_through(&spec.write_through),
         bypass: bypass(&spec.bypass),
         preload: preload(&spec.preload),

@@ -104,7 +104,7 @@ impl Scene {
                 sync_interval_ms: 100,
                 keep_flushed_seconds: 600,
             },
-            memory: MemoryConfig { capacity_bytes: 256 << 20 },
+            memory: MemoryConfig { capacity_bytes: 256 << 20, ..MemoryConfig::default() },
             write_through: WriteThroughConfig {
                 lanes: 2,
                 max_delay_ms: 20,
