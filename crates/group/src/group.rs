@@ -161,7 +161,8 @@ impl Group {
             }
             // so that the next start knows without the backend what waits
             core.note_positions().await;
-            if shared.images.on() && shared.latched().is_none() {
+            let going = shared.shutdown.is_cancelled() || shared.latched().is_some();
+            if shared.images.on() && !going {
                 core.write_images_until(begun + grace.max(begun.elapsed() + IMAGES_MIN)).await;
             }
         }

@@ -112,6 +112,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
             false,
         ));
     }
+    let (images_bytes, images_since) = shared.images.figures();
     let ready = ready(shared, once, phase, &figures);
     if !ready && phase == Phase::Serving && load.is_none() {
         add_awaited_load(&mut problems, shared, &figures);
@@ -133,6 +134,10 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         instances: usage.instances,
         memory_bytes: usage.bytes,
         memory_capacity_bytes: shared.config.memory.capacity_bytes,
+        images_bytes,
+        images_oldest_seconds: images_since.map_or(0.0, |since| {
+            tokio::time::Instant::now().into_std().duration_since(since).as_secs_f64()
+        }),
         journal_bytes: journal.bytes,
         journal_capacity_bytes: journal.capacity_bytes,
         rejects,
@@ -212,5 +217,12 @@ pub(crate) fn counters(shared: &Shared) -> Counters {
         journal_syncs: journal.syncs,
         journal_bytes_written: journal.bytes_written,
         journal_sync_seconds: journal.sync_nanos as f64 / 1e9,
+        images_written: get(&shared.images.tally.files_written),
+        images_bytes_written: get(&shared.images.tally.bytes_written),
+        image_instances_restored: get(&shared.images.tally.instances_restored),
+        image_slots_dropped: {
+            let dropped = shared.images.tally.dropped.lock();
+            dropped.iter().map(|(why, slots)| (why.as_str(), *slots)).collect()
+        },
     }
 }

@@ -5,7 +5,7 @@ use crate::preload::short_hex;
 use cachetier_api::v1alpha1 as api;
 use cachetier_model::node_config::{
     BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability,
-    GroupIdentity, JournalConfig, ListenConfig, MemoryConfig, NodeConfig, PreloadConfig,
+    GroupIdentity, Images, JournalConfig, ListenConfig, MemoryConfig, NodeConfig, PreloadConfig,
     PreloadMode, TableConfig, TlsConfig, TopologySource, WriteThroughConfig,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -51,10 +51,7 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
         },
         tables: spec.tables.iter().map(table).collect(),
         journal: journal(&spec.journal, blueprint.uid),
-        memory: MemoryConfig {
-            capacity_bytes: spec.memory.capacity.bytes(),
-            ..MemoryConfig::default()
-        },
+        memory: memory(&spec.memory),
         write_through: write_through(&spec.write_through),
         bypass: bypass(&spec.bypass),
         preload: preload(&spec.preload),
@@ -84,6 +81,16 @@ fn journal(journal: &api::Journal, uid: &str) -> JournalConfig {
         },
         sync_interval_ms: RELAXED_SYNC_MS,
         keep_flushed_seconds: journal.keep_flushed.duration().as_secs(),
+    }
+}
+
+fn memory(settings: &api::Memory) -> MemoryConfig {
+    MemoryConfig {
+        capacity_bytes: settings.capacity.bytes(),
+        images: match settings.images {
+            api::Images::Trust => Images::Trust,
+            api::Images::Reload => Images::Reload,
+        },
     }
 }
 

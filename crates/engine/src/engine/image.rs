@@ -46,6 +46,16 @@ pub enum PutBack {
     Damaged,
 }
 
+/// What became of an instance that the backend has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restored {
+    Here,
+    /// It was deleted.
+    Absent,
+    /// It is not loaded: the budget is used up.
+    MemoryFull,
+}
+
 impl Engine {
     /// Appends every instance of the slot that has no change the backend may not have. `now` is
     /// asked under the slot's lock for the last sequence given out.
@@ -139,11 +149,11 @@ impl Engine {
     }
 
     /// At start, in order of sequence and before anything the backend may not have: the instance
-    /// after a journaled transaction that the backend has. False when it is not loaded afterwards:
-    /// it was deleted, or the budget is used up.
-    pub fn restore_flushed(&self, key: &RootKey, image: &[u8]) -> Result<bool, EngineError> {
+    /// after a journaled transaction that the backend has.
+    pub fn restore_flushed(&self, key: &RootKey, image: &[u8]) -> Result<Restored, EngineError> {
         let instance = codec::decode_instance(image)?;
-        let packed = if instance.exists() { Some(self.pack(key, instance)?) } else { None };
+        let exists = instance.exists();
+        let packed = if exists { Some(self.pack(key, instance)?) } else { None };
         let target = self.target(key);
         let mut slot = self.change(target);
         let besides = LOOKUP_BYTES * self.lookups.len();
@@ -153,7 +163,11 @@ impl Engine {
         self.enter(target, &moves);
         self.apply(&mut slot, target, packed.as_deref());
         self.release(target, &moves);
-        Ok(packed.is_some())
+        Ok(match packed {
+            Some(_) => Restored::Here,
+            None if exists => Restored::MemoryFull,
+            None => Restored::Absent,
+        })
     }
 }
 

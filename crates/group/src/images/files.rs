@@ -93,7 +93,17 @@ impl ImageFiles {
 
     /// Removes them all.
     pub(crate) fn remove_all(&self) -> io::Result<()> {
-        (0..BUNDLES).try_for_each(|bundle| self.remove(bundle).map(|_| ()))
+        match self.present() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+            Ok(all) => all.into_iter().try_for_each(|bundle| self.remove(bundle).map(|_| ())),
+        }
+    }
+
+    /// The files there are, by their numbers.
+    pub(crate) fn present(&self) -> io::Result<Vec<usize>> {
+        let paths = self.fs.list(&self.dir)?;
+        Ok((0..BUNDLES).filter(|bundle| paths.contains(&self.path(*bundle, SUFFIX))).collect())
     }
 
     fn open(&self, bundle: usize) -> Result<Option<Arc<dyn File>>, Unfit> {

@@ -35,6 +35,8 @@ pub(crate) struct Header {
     pub token: u64,
     /// Generation of the writing process.
     pub generation: u32,
+    /// CRC-32C of the condition that selects what is loaded: it says what "covered" means.
+    pub condition: u32,
 }
 
 /// One slot of the file.
@@ -103,6 +105,7 @@ pub(crate) fn encode(directory: &Directory) -> Vec<u8> {
     rest.put_u64_le(header.schema);
     rest.put_u64_le(header.token);
     rest.put_u32_le(header.generation);
+    rest.put_u32_le(header.condition);
     rest.resize(HEADER_BYTES - PREFIX_BYTES, 0);
     for entry in entries {
         rest.put_u16_le(entry.slot.number());
@@ -150,8 +153,12 @@ pub(crate) fn decode(bytes: &[u8], layout: u8) -> Result<Directory, Unfit> {
     header.advance(16);
     let (schema, token) = (take_u64(&mut header)?, take_u64(&mut header)?);
     let generation = header.try_get_u32_le().map_err(|_| Unfit::Damaged)?;
+    let condition = header.try_get_u32_le().map_err(|_| Unfit::Damaged)?;
     let entries = (0..count).map(|_| take_entry(&mut entries)).collect::<Result<_, _>>()?;
-    Ok(Directory { header: Header { layout, journal, schema, token, generation }, entries })
+    Ok(Directory {
+        header: Header { layout, journal, schema, token, generation, condition },
+        entries,
+    })
 }
 
 fn take_entry(from: &mut &[u8]) -> Result<Entry, Unfit> {
@@ -193,6 +200,7 @@ mod tests {
             schema: 42,
             token: 5,
             generation: 6,
+            condition: 0x0a0b_0c0d,
         };
         Directory { header, entries: vec![entry(64, true), entry(65, false)] }
     }

@@ -11,7 +11,7 @@ use cachetier_model::SlotSet;
 use uuid::Uuid;
 
 use super::files::ImageFiles;
-use super::format::{BUNDLES, DIRECTORY_BYTES, Directory, Entry, Unfit};
+use super::format::{DIRECTORY_BYTES, Directory, Entry, Unfit};
 use crate::tenure::Tenures;
 
 /// What an image must agree with.
@@ -25,6 +25,8 @@ pub(crate) struct Terms {
     /// The last frame of the journal.
     pub last: u64,
     /// Slots that were held before this start and are to be served by it.
+    /// See [`super::format::Header::condition`].
+    pub condition: u32,
     pub slots: SlotSet,
     pub tenures: Tenures,
 }
@@ -52,7 +54,11 @@ impl Found {
 /// Looks through all files. Blocks.
 pub(crate) fn judge(files: &ImageFiles, terms: &Terms) -> Found {
     let mut found = Found::default();
-    for bundle in 0..BUNDLES {
+    let present = files.present().unwrap_or_else(|error| {
+        tracing::warn!(reason = %error, "images cannot be listed");
+        Vec::new()
+    });
+    for bundle in present {
         let usable = match files.directory(bundle, LAYOUT_VERSION) {
             Ok(None) => continue,
             Ok(Some(directory)) => judge_file(bundle, &directory, terms, &mut found.dropped),
@@ -91,7 +97,11 @@ fn judge_file(
     let (mut usable, mut at) = (Vec::new(), DIRECTORY_BYTES as u64);
     for entry in entries {
         match of_file.or_else(|| judge_entry(entry, terms)) {
-            None => usable.push((entry.clone(), at)),
+            None => {
+                // loaded under another condition: what is here is true, and not all
+                let covered = entry.covered && header.condition == terms.condition;
+                usable.push((Entry { covered, ..entry.clone() }, at));
+            }
             Some(why) => *dropped.entry(why).or_default() += 1,
         }
         at = at.saturating_add(entry.bytes);
@@ -124,6 +134,7 @@ mod tests {
             token: 5,
             trimmed: 100,
             last: 200,
+            condition: 9,
             slots: SlotSet::full(),
             tenures: Tenures::default(),
         }
@@ -144,7 +155,14 @@ mod tests {
 
     fn header() -> Header {
         let journal = Uuid::from_u128(1);
-        Header { layout: LAYOUT_VERSION, journal, schema: 42, token: 5, generation: 1 }
+        Header {
+            layout: LAYOUT_VERSION,
+            journal,
+            schema: 42,
+            token: 5,
+            generation: 1,
+            condition: 9,
+        }
     }
 
     fn verdict(directory: &Directory, terms: &Terms) -> Option<Unfit> {
@@ -160,6 +178,17 @@ mod tests {
         assert_eq!(verdict(&directory(header(), 200), &terms()), None);
         assert_eq!(verdict(&directory(header(), 99), &terms()), Some(Unfit::TooOld));
         assert_eq!(verdict(&directory(header(), 201), &terms()), Some(Unfit::Foreign));
+    }
+
+    #[test]
+    fn r20_a_slot_loaded_under_another_condition_is_used_and_not_covered() {
+        let covered = |condition| {
+            let directory = directory(Header { condition, ..header() }, 150);
+            let file = judge_file(0, &directory, &terms(), &mut BTreeMap::new()).unwrap();
+            file.entries[0].0.covered
+        };
+        assert!(covered(9));
+        assert!(!covered(10));
     }
 
     #[test]

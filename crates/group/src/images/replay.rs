@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use cachetier_engine::Engine;
+use cachetier_engine::{Engine, Restored};
 use cachetier_model::{RootKey, SlotId, SlotSet};
 
 use super::judge::Found;
@@ -100,11 +100,17 @@ impl Pass<'_> {
             return Ok(());
         }
         let here = self.engine.restore_flushed(&frame.key, &frame.image);
-        if here.map_err(|error| unreadable(&crate::error::in_full(&error)))? {
-            self.done.skip.remove(&frame.key);
-        } else {
-            self.done.skip.insert(frame.key);
+        match here.map_err(|error| unreadable(&crate::error::in_full(&error)))? {
+            Restored::Here => {
+                self.done.skip.remove(&frame.key);
+                return Ok(());
+            }
+            Restored::MemoryFull => {
+                self.done.incomplete.insert(slot);
+            }
+            Restored::Absent => {}
         }
+        self.done.skip.insert(frame.key);
         Ok(())
     }
 

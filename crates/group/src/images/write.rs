@@ -137,8 +137,10 @@ impl Core {
         let copied = self.run(move || core.copy_slots(bundle, None)).await?;
         let before = images.kept(bundle);
         if copied.entries.is_empty() {
-            let files = images.files.clone();
-            self.run(move || files.remove(bundle).map(|_| ())).await?;
+            if before.is_some_and(|kept| !kept.entries.is_empty()) {
+                let files = images.files.clone();
+                self.run(move || files.remove(bundle).map(|_| ())).await?;
+            }
             images.keep(bundle, Some(Kept { entries: Vec::new(), bytes: 0, since: now() }));
             return Ok(0);
         }
@@ -193,6 +195,7 @@ impl Core {
                 .or(self.shared.notebook.claim().ok().and_then(|c| c.token))
                 .unwrap_or(0),
             generation: self.shared.generation,
+            condition: crc32c(self.shared.config.preload.r#where.as_bytes()),
         };
         let bytes = draft.finish(&Directory { header, entries: copied.entries.clone() })?;
         Ok((draft, copied, bytes))

@@ -177,6 +177,7 @@ async fn find_images(
         token: shared.notebook.claim()?.token.unwrap_or(0),
         trimmed: stats.trimmed.get(),
         last: stats.synced.get(),
+        condition: crc32c::crc32c(shared.config.preload.r#where.as_bytes()),
         slots,
         tenures: shared.tenures.lock().clone(),
     };

@@ -13,6 +13,7 @@ mod direct_mode;
 mod disks;
 mod faults;
 mod histories;
+mod images;
 mod loads;
 mod moves;
 mod postgres;
