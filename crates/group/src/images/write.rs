@@ -68,13 +68,17 @@ impl Core {
     pub(crate) async fn keep_images(self: &Arc<Self>) {
         let shared = &self.shared;
         let every = INTERVAL.min(shared.images.refresh);
-        let mut pause = every;
+        let (mut pause, begun) = (every, Instant::now());
         loop {
             tokio::select! {
                 () = shared.shutdown.cancelled() => return,
                 () = tokio::time::sleep(pause) => {}
             }
             pause = every;
+            if begun.elapsed() >= shared.images.refresh {
+                // what the start dropped was told for long enough
+                shared.problems.heal("images");
+            }
             let Some(bundle) = self.next_due() else { continue };
             match self.write_image(bundle).await {
                 Ok(bytes) => pause = Duration::from_millis(bytes * 1_000 / BYTES_PER_SECOND),
