@@ -8,7 +8,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cachetier_journal::{Journal, Stopped};
+use cachetier_journal::{Journal, Sequence, Stopped};
 use cachetier_model::node_config::NodeConfig;
 use cachetier_model::{NodeEntry, SlotSet, Topology};
 use cachetier_write_through::Backend;
@@ -159,6 +159,13 @@ impl Shared {
         self.notebook.set_slots(slots, &tenures.note(self.generation)).await?;
         *self.tenures.lock() = tenures;
         Ok(())
+    }
+
+    /// The last frame there is. Before the first of this process, that is the last one found: the
+    /// journal's own mark is the beginning of the generation then, which nobody can wait for.
+    pub(crate) fn last_appended(&self) -> Sequence {
+        let stats = self.journal.stats();
+        if stats.appended.counter() == 0 { stats.synced } else { stats.appended }
     }
 
     pub(crate) fn fenced(&self) -> Option<Arc<str>> {

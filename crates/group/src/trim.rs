@@ -64,8 +64,7 @@ impl Core {
         if !self.renew_stays().await {
             return None;
         }
-        let appended = self.shared.journal.stats().appended;
-        let synced = self.shared.journal.wait_synced(appended);
+        let synced = self.shared.journal.wait_synced(self.shared.last_appended());
         tokio::time::timeout(SETTLE_MAX, synced).await.ok()?.ok()?;
         Some(marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect())
     }

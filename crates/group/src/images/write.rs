@@ -216,7 +216,7 @@ impl Core {
             };
             let before = seen();
             body.clear();
-            let appended = || shared.journal.stats().appended.get();
+            let appended = || shared.last_appended().get();
             let copy = self.engine.copy_slot(slot, appended, &mut body);
             let (state, tenure, covered) = before;
             let unwanted = copy.instances == 0 && !covered;
