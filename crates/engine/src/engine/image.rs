@@ -19,7 +19,7 @@ pub const LAYOUT_VERSION: u8 = 1;
 /// Before each packed instance stands its length.
 const LENGTH_BYTES: usize = 4;
 /// Instances put back between two looks at the budget's own figures.
-const ACCOUNT_EVERY: usize = 64;
+const ACCOUNT_EVERY: u64 = 64;
 /// What an entry of the slot's index takes, at most.
 const INDEX_BYTES: usize = 8;
 
@@ -108,7 +108,7 @@ impl Engine {
             }
             count += 1;
         }
-        let mut put = 0;
+        let mut put = 0_u64;
         let number = slot;
         let mut slot = Changing::new(self.slot(slot).write(), &self.memory);
         if self.tickets.is_broken(ticket) || slot.cleared_at > ticket.id {
@@ -120,7 +120,7 @@ impl Engine {
         let fresh = slot.is_empty();
         let mut rest = image;
         while let Some(packed) = split_record(&mut rest) {
-            if put as usize % ACCOUNT_EVERY == 0 {
+            if put.is_multiple_of(ACCOUNT_EVERY) {
                 slot.account();
             }
             let Some(key) = self.root_shape.root_key(&self.layout, packed) else {
