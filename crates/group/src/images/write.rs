@@ -28,7 +28,9 @@ use crate::status::Problem;
 const INTERVAL: Duration = Duration::from_secs(1);
 /// In the background, at most so much is written.
 const BYTES_PER_SECOND: u64 = 64 << 20;
-/// Above this share of its capacity, the journal waits for the oldest images to be written anew.
+/// An image is written anew when a start would have to read so much of the journal after it, or an
+/// eighth of all images where that is more; but never more than this share of the journal.
+const REPLAY_BYTES: u64 = 256 << 20;
 const JOURNAL_PERCENT: u64 = 30;
 /// What must stay free on the volume besides what the journal may need.
 const SPARE_BYTES: u64 = 4 << 20;
@@ -109,13 +111,11 @@ impl Core {
     fn next_due(&self) -> Option<usize> {
         let (shared, now) = (&self.shared, now());
         let serving = shared.slots.serving();
-        let stats = shared.journal.stats();
-        if stats.bytes > stats.capacity_bytes / 100 * JOURNAL_PERCENT {
-            let oldest = shared.images.oldest(&serving, &shared.tenures.lock());
-            let held_back = oldest.filter(|(_, sequence)| *sequence < self.lanes.marks().trimmable);
-            if let Some((bundle, _)) = held_back {
-                return Some(bundle);
-            }
+        let oldest = shared.images.oldest(&serving, &shared.tenures.lock());
+        let trimmable = self.lanes.marks().trimmable;
+        let late = oldest.filter(|(_, upto)| *upto < trimmable && self.is_far_behind(*upto));
+        if let Some((bundle, _)) = late {
+            return Some(bundle);
         }
         let coverage = shared.coverage.lock();
         let (covered, loading) = (coverage.covered().clone(), coverage.loading(now));
@@ -174,14 +174,25 @@ impl Core {
         Ok(done.map_err(|_| NotWritten::Stopped)??)
     }
 
+    /// A start would have to read too much of the journal after this frame, by the mean length of
+    /// the frames written by this process; those of earlier ones were counted by them.
+    fn is_far_behind(&self, upto: u64) -> bool {
+        let stats = self.shared.journal.stats();
+        let upto = Sequence::from_stored(upto).unwrap_or_default();
+        let before = if upto.generation() == self.shared.generation { upto.counter() } else { 0 };
+        let frames = stats.appended.counter().saturating_sub(before);
+        let behind = frames.saturating_mul(stats.bytes_written / stats.frames_written.max(1));
+        let images = self.shared.images.figures().0;
+        let share = stats.capacity_bytes / 100 * JOURNAL_PERCENT;
+        behind > REPLAY_BYTES.max(images / 8).min(share)
+    }
+
     /// The same slots with the same content. Where the journal waits for newer images, only a new
     /// file helps.
     fn is_as_kept(&self, kept: &Kept, entries: &[Entry]) -> bool {
-        let stats = self.shared.journal.stats();
-        let needed = stats.bytes > stats.capacity_bytes / 100 * JOURNAL_PERCENT;
         let same = |(a, b): (&Entry, &Entry)| {
-            let frames = a.sequence.saturating_sub(b.sequence);
-            Entry { sequence: b.sequence, ..a.clone() } == *b && (!needed || frames == 0)
+            let newer = a.sequence > b.sequence && self.is_far_behind(b.sequence);
+            Entry { sequence: b.sequence, ..a.clone() } == *b && !newer
         };
         kept.entries.len() == entries.len() && entries.iter().zip(&kept.entries).all(same)
     }
