@@ -7,6 +7,7 @@ use crate::snapshot::Snapshot;
 use cachetier_group::{Counters, Group, Status};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -25,6 +26,11 @@ struct OutcomeLabels {
     method: &'static str,
     /// `OK` or the reason of the refusal.
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
 }
 
 /// A method whose calls are counted.
@@ -135,7 +141,7 @@ impl Collector for GroupFigures {
 
 fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
     let flag = |b: bool| f64::from(u8::from(b));
-    let figures: [(&str, &str, f64); 27] = [
+    let figures: [(&str, &str, f64); 29] = [
         ("ready", "1 when the node serves all its slots", flag(status.ready)),
         ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
         ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
@@ -157,6 +163,12 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
         ("instances", "Cache instances held", status.instances as f64),
         ("memory_bytes", "Memory of the store", status.memory_bytes as f64),
         ("memory_capacity_bytes", "Memory budget", status.memory_capacity_bytes as f64),
+        ("images_bytes", "Slot images on the volume", status.images_bytes as f64),
+        (
+            "images_oldest_seconds",
+            "Since the image was looked at that waited longest",
+            status.images_oldest_seconds,
+        ),
         ("journal_bytes", "Size of the journal", status.journal_bytes as f64),
         ("journal_capacity_bytes", "Bound of the journal", status.journal_capacity_bytes as f64),
         ("rejects", "Transactions refused by the backend and undecided", status.rejects as f64),
@@ -180,7 +192,7 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 17] = [
+    let figures: [(&str, &str, f64); 20] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
@@ -214,10 +226,23 @@ fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), 
         ("journal_syncs", "Syncs of the journal", counters.journal_syncs as f64),
         ("journal_written_bytes", "Bytes written to it", counters.journal_bytes_written as f64),
         ("journal_sync_seconds", "Time spent in syncs", counters.journal_sync_seconds),
+        ("images_written", "Files of slot images written", counters.images_written as f64),
+        ("images_written_bytes", "Bytes written to them", counters.images_bytes_written as f64),
+        (
+            "image_instances_restored",
+            "Instances that the start took from images",
+            counters.image_instances_restored as f64,
+        ),
     ];
     for (name, help, value) in figures {
         let counter = ConstCounter::new(value);
         counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+    }
+    let help = "Slots whose image was of no use, by reason";
+    let mut dropped =
+        encoder.encode_descriptor("image_slots_dropped", help, None, MetricType::Counter)?;
+    for (reason, slots) in &counters.image_slots_dropped {
+        ConstCounter::new(*slots).encode(dropped.encode_family(&ReasonLabel { reason })?)?;
     }
     Ok(())
 }

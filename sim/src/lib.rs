@@ -7,13 +7,14 @@
 //!
 //! Read in this order: `settings` (what a seed means), `run` (one history from beginning to
 //! verdict) with `bounds` and `watch`, `clients`, `nemesis` and `scene` (what happens in it), `world` with `line`,
-//! `volume`, `wire` and `phones` (what nodes stand on), `oracle` with `account` (what must hold).
+//! `volume`, `images`, `wire` and `phones` (what nodes stand on), `oracle` with `account` (what must hold).
 
 pub mod account;
 mod bounds;
 mod check;
 mod clients;
 pub mod history;
+pub mod images;
 mod line;
 mod nemesis;
 mod oracle;

@@ -40,6 +40,7 @@ pub struct Settings {
     pub scene: Option<Scene>,
     /// Writes carry idempotency keys, and are repeated while their outcome is unknown, and later.
     pub repeats: bool,
+    pub images_refresh: Duration,
 }
 
 /// Tells the generator of scenes from that of histories.
@@ -78,6 +79,7 @@ impl Settings {
             poison: dice.random_bool(0.15),
             failover: dice.random_bool(0.25),
             segments: dice.random_range(4..=8),
+            images_refresh: Duration::from_millis(300 + seed % 7 * 400),
         };
         settings.set_scene();
         settings.set_repeats();

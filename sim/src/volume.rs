@@ -97,6 +97,10 @@ impl FileSystem for Volume {
         self.step()?;
         self.disk.sync_dir(dir)
     }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        self.disk.free_bytes(dir)
+    }
 }
 
 #[derive(Debug)]

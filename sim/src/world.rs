@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::account::{Account, Content};
 use crate::history::History;
+use crate::images::Images;
 use crate::line::{Death, Impostor, Line, tell};
 use crate::oracle::Oracle;
 use crate::phones::Phones;
@@ -89,6 +90,7 @@ pub struct World {
     pub copies: Mutex<BTreeMap<String, (FaultyFileSystem, u64)>>,
     /// Since when a killed process's journal may be in the page cache only (Relaxed).
     unsynced: Mutex<BTreeMap<String, Instant>>,
+    images: Images,
     /// Cancelled with the first violation.
     pub violated: CancellationToken,
     dice: Mutex<ChaCha8Rng>,
@@ -126,7 +128,7 @@ impl World {
         let first = vec![entry("n-0")];
         let topology = Topology::initial(GROUP_UID, Epoch(1), first);
         let topology = topology.unwrap_or_else(|_| unreachable!("one node is enough"));
-        let lanes = settings.lanes;
+        let (lanes, seed) = (settings.lanes, settings.seed);
         Arc::new_cyclic(|me| Self {
             settings,
             history: History::begin(),
@@ -138,6 +140,7 @@ impl World {
             lanes: Mutex::new(lanes),
             copies: Mutex::default(),
             unsynced: Mutex::default(),
+            images: Images::new(seed),
             violated: CancellationToken::new(),
             dice: Mutex::new(dice),
             disks: Mutex::default(),
@@ -200,6 +203,7 @@ impl World {
     /// Starts a process of the node on its disk; false if it did not come up.
     pub async fn start(&self, node: &str) -> bool {
         let disk = self.disk(node);
+        self.images.meddle(node, &disk, &self.history);
         let Some(process) = self.start_on(node, disk, None).await else { return false };
         self.unsynced.lock().remove(node);
         self.processes.lock().insert(node.to_owned(), process);
@@ -237,6 +241,7 @@ impl World {
             files: Arc::new(Volume::new(disk, Arc::clone(&line))),
             labour: Labour::Turns,
             segment_bytes: Some(SEGMENT_BYTES),
+            images_refresh: Some(self.settings.images_refresh),
         };
         let started = tokio::select! {
             biased;

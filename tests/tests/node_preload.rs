@@ -119,9 +119,14 @@ async fn r20_a_node_lost_in_mid_load_leaves_no_hole_at_the_others() -> Result<()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn r20_a_restarted_node_is_not_called_covered_until_a_new_load_fills_it() -> Result<()> {
-    let mut group =
-        TestGroup::start(TestGroupOptions { nodes: 2, subscribers: 2_000, ..Default::default() })
-            .await?;
+    let extra = "memory: {images: Reload}".to_owned();
+    let mut group = TestGroup::start(TestGroupOptions {
+        nodes: 2,
+        subscribers: 2_000,
+        extra,
+        ..Default::default()
+    })
+    .await?;
     ensure!(run_loader(&group, "before").await?.status.success());
     let second = group.nodes.get_mut(1).context("two nodes")?;
     second.kill()?;

@@ -20,7 +20,7 @@ pub use lifecycle::{
     Bypass, BypassReads, BypassWrites, Deletion, DeletionPolicy, NodeLoss, Placement, Spread, Tls,
     TlsMode,
 };
-pub use memory::{Eviction, HugePages, Medium, Memory};
+pub use memory::{Eviction, HugePages, Images, Medium, Memory};
 pub use preload::{Preload, PreloadMode};
 pub use processors::Cpu;
 pub use status::{

@@ -6,6 +6,7 @@
 mod again;
 mod batch;
 mod evict;
+mod image;
 mod load;
 mod read;
 mod scan;
@@ -22,6 +23,7 @@ use crate::ticket::Tickets;
 use crate::work::Rules;
 use crate::{CommitRefused, EngineError};
 use cachetier_model::{GroupSchema, Instance, RootKey, RowChange, SLOT_COUNT, SlotId};
+pub use image::{LAYOUT_VERSION, PutBack, Restored, SlotCopy};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -162,6 +162,15 @@ impl Index {
         }
     }
 
+    /// Makes room for so many more entries, so that filling the table rebuilds it once.
+    pub(crate) fn reserve_many(&mut self, count: usize, place_of: impl Fn(Offset) -> Place) {
+        // one more entry must fit into 15 of 16 lanes all the way
+        let groups = (self.used + count + 1).div_ceil(GROUP - 1);
+        if groups > self.tags.len() {
+            self.rebuild(groups, |offset| (place_of(offset), offset));
+        }
+    }
+
     /// Rebuilds the table; `moved` gives the hash part and the new offset of a record.
     fn rebuild(&mut self, groups: usize, moved: impl Fn(Offset) -> (Place, Offset)) {
         let mut grown = Self {

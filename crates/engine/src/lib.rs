@@ -29,7 +29,9 @@ mod work;
 pub use answer::{
     CollectRows, Committed, Installed, ReadAnswer, ReadStatus, Resolved, RowSink, TableUsage, Usage,
 };
-pub use engine::{Commit, CommitSink, Engine, EngineOptions};
+pub use engine::{
+    Commit, CommitSink, Engine, EngineOptions, LAYOUT_VERSION, PutBack, Restored, SlotCopy,
+};
 pub use error::{CommitRefused, EngineError, TransactError};
 pub use reservation::{ArenaProvider, ArenaReport};
 pub use ticket::Ticket;

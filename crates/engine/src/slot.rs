@@ -209,6 +209,18 @@ impl Slot {
         *self = Self { arena, cleared_at: now, ..Self::default() };
     }
 
+    /// Nothing is here or known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.index.len() == 0 && self.states.is_empty()
+    }
+
+    /// Makes room in the index for so many more records at once.
+    pub(crate) fn reserve(&mut self, count: usize, layout: &Layout, shape: &KeyShape) {
+        let arena = &self.arena;
+        let place_of = |o| Place::of_hash(shape.hash(layout, arena.get(o)));
+        self.index.reserve_many(count, place_of);
+    }
+
     /// Bytes held on the heap.
     pub(crate) fn bytes(&self) -> usize {
         self.arena.bytes() + self.index.bytes() + states_bytes(&self.states) + self.pending_bytes

@@ -5,7 +5,7 @@
 //! or a move in mid-load can never leave a hole that is called covered. Must never do I/O.
 
 use std::collections::BTreeSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cachetier_model::SlotSet;
 
@@ -14,6 +14,8 @@ use crate::status::LoadFigures;
 
 /// Loads remembered at once; the oldest finished one is dropped for a new one.
 const SESSIONS_MAX: usize = 8;
+/// A load of which nothing was heard for so long does not go on.
+const LOAD_IDLE: Duration = Duration::from_secs(60);
 /// Chunks of one load, at most: bounds the account.
 pub(crate) const CHUNKS_MAX: u32 = 1 << 20;
 
@@ -71,6 +73,17 @@ pub(crate) enum CoverageRefusal {
 impl Coverage {
     pub(crate) fn covered(&self) -> &SlotSet {
         &self.covered
+    }
+
+    /// These slots are whole, by their images.
+    pub(crate) fn restored(&mut self, slots: &SlotSet) {
+        self.covered.union_with(slots);
+    }
+
+    /// A load is under way.
+    pub(crate) fn loading(&self, now: Instant) -> bool {
+        let moves = |s: &&Session| now.saturating_duration_since(s.last) < LOAD_IDLE;
+        self.sessions.iter().filter(moves).any(|session| !session.finished())
     }
 
     /// A ticket is asked for: registers the load. Answers the slots that need it, and the chunks

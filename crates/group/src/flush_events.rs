@@ -96,6 +96,9 @@ impl Core {
     fn on_refused(&self, key: &RootKey, sequence: u64, cause: RejectCause) {
         self.annulled.lock().insert(sequence);
         let annulled = self.journal_word(frames::KIND_ANNUL, &frames::annul(sequence));
+        if annulled == 0 {
+            self.shared.images.word_lost(key.slot(), sequence);
+        }
         self.engine.decided(key, sequence, false);
         self.undecided.decided(key, sequence);
         self.answers.refused(sequence);
@@ -113,7 +116,10 @@ impl Core {
         self.suspected.lock().remove(key);
         sequences.iter().for_each(|sequence| self.undecided.decided(key, *sequence));
         self.aside.add(key, sequences);
-        self.journal_word(frames::KIND_REJECTED, &frames::rejected(key, sequences));
+        if self.journal_word(frames::KIND_REJECTED, &frames::rejected(key, sequences)) == 0 {
+            let last = sequences.iter().copied().max().unwrap_or(0);
+            self.shared.images.word_lost(key.slot(), last);
+        }
         self.shared.tally.rejects.fetch_add(sequences.len() as u64, Ordering::Relaxed);
         self.rejects.changed();
         for sequence in sequences {

@@ -35,6 +35,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// Instances read again by one call.
 const REFRESH_KEYS_MAX: usize = 1_000;
+/// Images are written for this long at a close, also when the flush took the whole grace.
+const IMAGES_MIN: Duration = Duration::from_secs(5);
 
 /// What a group is started with.
 pub struct GroupOptions {
@@ -81,7 +83,13 @@ impl Group {
         files: Arc<dyn FileSystem>,
         shutdown: CancellationToken,
     ) -> Result<Self, GroupError> {
-        let host = Host { backend, files, labour: Labour::Threads, segment_bytes: None };
+        let host = Host {
+            backend,
+            files,
+            labour: Labour::Threads,
+            segment_bytes: None,
+            images_refresh: None,
+        };
         Self::start_on(options, host, shutdown).await
     }
 
@@ -140,6 +148,7 @@ impl Group {
     /// closed. What is left is replayed at the next start.
     pub async fn close(&self, grace: Duration) {
         let shared = &self.inner.shared;
+        let begun = tokio::time::Instant::now();
         shared.writes_stopped.store(true, Ordering::Release);
         let core = self.inner.core.borrow().clone();
         if let Some(core) = &core {
@@ -155,6 +164,10 @@ impl Group {
             }
             // so that the next start knows without the backend what waits
             core.note_positions().await;
+            let going = shared.shutdown.is_cancelled() || shared.latched().is_some();
+            if shared.images.on() && !going {
+                core.write_images_until(begun + grace.max(begun.elapsed() + IMAGES_MIN)).await;
+            }
         }
         shared.shutdown.cancel();
         if let Err(error) = shared.journal.clone().close().await {

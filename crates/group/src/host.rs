@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cachetier_journal::file_system::FileSystem;
 use cachetier_journal::{Journal, JournalError, JournalOptions, Recovery};
@@ -18,6 +19,8 @@ pub struct Host {
     pub labour: Labour,
     /// Size of a journal segment; `None`: by the journal's capacity.
     pub segment_bytes: Option<u64>,
+    /// After which time images are looked at again; `None`: some minutes.
+    pub images_refresh: Option<Duration>,
 }
 
 /// Who does what blocks.

@@ -5,8 +5,10 @@
 //! Owns the order of things: durable before visible before acknowledged, load before write, refuse
 //! before flush before hand over. Must never name a transport, a cluster or a SQL driver.
 //!
-//! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail);
-//! `write` (one transaction), `repeats` and `answers` (a repeated one), `flush_events` (what the backend made of it), `trim`; `read`,
+//! Read it along a node's life: `open` and `start` (identity, claim), `restore` (journal's tail),
+//! `images` (the store on the volume) and `tenure`;
+//! `write` (one transaction), `repeats` and `answers` (a repeated one), `flush_events` (what the
+//! backend made of it), `unconfirmed`, `trim`; `read`,
 //! `read_through`, `locate`; `load` and `coverage`; `topology`, `ownership` and `move_slots`;
 //! `rejects`, `compare`, `repair`, `probe`, `report`; `end`.
 
@@ -25,6 +27,7 @@ mod flush_events;
 mod frames;
 mod group;
 mod host;
+mod images;
 mod load;
 mod locate;
 mod move_slots;
@@ -46,6 +49,7 @@ mod slots;
 mod start;
 mod status;
 mod tail;
+mod tenure;
 mod topology;
 mod trim;
 mod unconfirmed;

@@ -348,8 +348,9 @@ impl Core {
         let marks = self.lanes.marks();
         let positions: Vec<u64> =
             marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect();
+        let settled = self.settled_positions().await;
         if !positions.is_empty()
-            && let Err(error) = self.shared.notebook.set_lanes(&positions).await
+            && let Err(error) = self.shared.notebook.set_lanes(&positions, settled.as_deref()).await
         {
             tracing::warn!(node = %self.shared.node.name, reason = %error, "positions not noted");
         }
@@ -358,10 +359,7 @@ impl Core {
     /// Remembers the slots that a start with the backend away may serve: those held and not let
     /// go, and those that come.
     pub(crate) async fn note_slots(&self, coming: &SlotSet) -> Result<(), GroupError> {
-        let _in_order = self.shared.slots_noting.lock().await;
-        let mut slots = self.shared.slots.look(|m| m.kept());
-        slots.union_with(coming);
-        self.shared.notebook.set_slots(&slots).await
+        self.shared.note_slots_held(coming).await
     }
 }
 

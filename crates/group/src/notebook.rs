@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{GroupError, in_full};
 use crate::host::Labour;
+use crate::tenure::TenureNote;
 
 /// Whose journal this is (R5).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,9 +45,11 @@ const HOME: &str = "home";
 const BACKEND: &str = "backend";
 const CLAIM: &str = "claim";
 const LANES: &str = "lanes";
+const SETTLED: &str = "settled";
 const TOPOLOGY: &str = "topology";
 const ADDRESSES: &str = "addresses";
 const SLOTS: &str = "slots";
+const TENURES: &str = "tenures";
 const SCHEMA: &str = "schema";
 const LEFT: &str = "left";
 const LOST_JOURNAL: &str = "lostJournal";
@@ -91,8 +94,23 @@ impl Notebook {
         Ok(self.read(LANES)?.unwrap_or_default())
     }
 
-    pub(crate) async fn set_lanes(&self, lanes: &[u64]) -> Result<(), GroupError> {
-        self.write(LANES, &lanes).await
+    /// The position of each lane up to which this journal holds every word about what became of
+    /// its frames.
+    pub(crate) fn settled(&self) -> Result<Vec<u64>, GroupError> {
+        Ok(self.read(SETTLED)?.unwrap_or_default())
+    }
+
+    pub(crate) async fn set_lanes(
+        &self,
+        lanes: &[u64],
+        settled: Option<&[u64]>,
+    ) -> Result<(), GroupError> {
+        let json = |lanes: &[u64]| serde_json::to_vec(lanes).map_err(GroupError::internal);
+        let mut values = vec![(LANES, json(lanes)?)];
+        if let Some(settled) = settled {
+            values.push((SETTLED, json(settled)?));
+        }
+        self.write_all(values).await
     }
 
     pub(crate) fn topology(&self) -> Result<Option<Topology>, GroupError> {
@@ -119,8 +137,23 @@ impl Notebook {
         SlotSet::from_bytes(&bytes).unwrap_or_default()
     }
 
-    pub(crate) async fn set_slots(&self, slots: &SlotSet) -> Result<(), GroupError> {
-        self.write_bytes(SLOTS, slots.to_bytes()).await
+    /// The slots, together with their stays.
+    pub(crate) async fn set_slots(
+        &self,
+        slots: &SlotSet,
+        stays: &TenureNote,
+    ) -> Result<(), GroupError> {
+        let stays = serde_json::to_vec(stays).map_err(GroupError::internal)?;
+        self.write_all(vec![(SLOTS, slots.to_bytes()), (TENURES, stays)]).await
+    }
+
+    /// See `tenure`.
+    pub(crate) fn tenures(&self) -> Result<Option<TenureNote>, GroupError> {
+        self.read(TENURES)
+    }
+
+    pub(crate) async fn set_tenures(&self, stays: &TenureNote) -> Result<(), GroupError> {
+        self.write(TENURES, stays).await
     }
 
     /// The schema the frames were written under.
@@ -163,10 +196,20 @@ impl Notebook {
     }
 
     async fn write_bytes(&self, key: &'static str, bytes: Vec<u8>) -> Result<(), GroupError> {
+        self.write_all(vec![(key, bytes)]).await
+    }
+
+    /// All of them or none.
+    async fn write_all(&self, values: Vec<(&'static str, Vec<u8>)>) -> Result<(), GroupError> {
         let journal = self.journal.clone();
-        let noted = self.labour.run(move || journal.set_attribute(key, &bytes)).await;
-        noted.map_err(GroupError::internal)?.map_err(|error| GroupError::Latched {
-            reason: format!("cannot note {key} in the journal: {}", in_full(&error)).into(),
+        let keys = values.iter().map(|(key, _)| *key).collect::<Vec<_>>().join(", ");
+        let noted = self.labour.run(move || {
+            let changes: Vec<(&str, Option<&[u8]>)> =
+                values.iter().map(|(key, bytes)| (*key, Some(bytes.as_slice()))).collect();
+            journal.set_attributes(&changes)
+        });
+        noted.await.map_err(GroupError::internal)?.map_err(|error| GroupError::Latched {
+            reason: format!("cannot note {keys} in the journal: {}", in_full(&error)).into(),
         })
     }
 }

@@ -17,12 +17,14 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::BacklogFigures;
 use crate::error::{GroupError, in_full};
 use crate::host::Host;
+use crate::images::{self, ImageFiles, Images};
 use crate::notebook::Notebook;
 use crate::peers::Peers;
 use crate::shared::{Board, Shared, Tally};
 use crate::slots::Slots;
 use crate::start;
 use crate::status::{Ended, Problem};
+use crate::tenure::Tenures;
 
 /// A segment is a sixteenth of the journal, within these bounds.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
@@ -81,9 +83,12 @@ pub(crate) async fn open(
     shutdown: CancellationToken,
 ) -> Result<Arc<Shared>, GroupError> {
     check(&config)?;
-    let Host { backend, files, labour, segment_bytes } = host;
+    let Host { backend, files, labour, segment_bytes, images_refresh } = host;
     let options = journal_options(&config, segment_bytes);
     let directory = config.journal.directory.clone();
+    let image_files = ImageFiles::new(Arc::clone(&files), &directory);
+    let refresh = images_refresh.unwrap_or(images::REFRESH);
+    let images = Images::new(image_files, config.memory.images, refresh);
     let opened = labour.open_journal(files, directory.clone(), options).await;
     let (journal, recovery) =
         opened.map_err(GroupError::internal)?.map_err(|error| unopened(directory, &error))?;
@@ -106,6 +111,8 @@ pub(crate) async fn open(
         journal,
         generation: recovery.generation,
         slots: Slots::new(),
+        images,
+        tenures: Default::default(),
         coverage: Default::default(),
         topology: watch::Sender::new(None::<Arc<Topology>>),
         topology_change: Default::default(),
@@ -120,9 +127,20 @@ pub(crate) async fn open(
         tally: Tally::default(),
     });
     start::check_home(&shared).await?;
+    if shared.fenced().is_none() {
+        recall_tenures(&shared).await?;
+    }
     start::recall_topology(&shared).await?;
     shared.spawn("journal-watch", watch_journal(Arc::clone(&shared)));
     Ok(shared)
+}
+
+/// Which stay of each slot goes on, noted at once: a process that knows nothing of it leaves a gap.
+async fn recall_tenures(shared: &Shared) -> Result<(), GroupError> {
+    let tenures = Tenures::recall(shared.notebook.tenures()?, shared.generation);
+    shared.notebook.set_tenures(&tenures.note(shared.generation)).await?;
+    *shared.tenures.lock() = tenures;
+    Ok(())
 }
 
 /// Ends the group when its journal does.

@@ -44,6 +44,8 @@ pub(crate) struct Ownership {
     assigned: SlotSet,
     held: SlotSet,
     serving: SlotSet,
+    /// To be served once their images are back in memory; calls wait.
+    warming: SlotSet,
     leaving: SlotSet,
     released: SlotSet,
 }
@@ -54,7 +56,7 @@ impl Ownership {
             SlotState::Serving
         } else if self.leaving.contains(slot) {
             SlotState::Leaving
-        } else if self.assigned.contains(slot) {
+        } else if self.assigned.contains(slot) || self.warming.contains(slot) {
             SlotState::Acquiring
         } else if self.held.contains(slot) {
             SlotState::Released
@@ -90,8 +92,31 @@ impl Ownership {
     pub(crate) fn wanted(&self) -> SlotSet {
         let mut slots = self.assigned.clone();
         slots.subtract(&self.serving);
+        slots.subtract(&self.warming);
         slots.subtract(&self.leaving);
         slots
+    }
+
+    /// Slots whose images are on their way into memory.
+    pub(crate) fn warming(&self) -> &SlotSet {
+        &self.warming
+    }
+
+    /// These slots are to be served, and not before their images are in memory.
+    pub(crate) fn warm(&mut self, slots: &SlotSet) {
+        self.warming = slots.clone();
+        self.warming.intersect_with(&self.serving);
+        self.serving.subtract(&self.warming);
+    }
+
+    /// As much of these slots' images as is of use is in memory: they are served, those that are
+    /// still this node's. Returns which.
+    pub(crate) fn warmed(&mut self, slots: &SlotSet) -> SlotSet {
+        let mut served = slots.clone();
+        served.intersect_with(&self.warming);
+        self.warming.subtract(&served);
+        self.serving.union_with(&served);
+        served
     }
 
     /// A process starts with these slots in its writer row (or last known to be there). Only what
@@ -102,15 +127,17 @@ impl Ownership {
         serving.intersect_with(&assigned);
         let mut leaving = held.clone();
         leaving.subtract(&assigned);
-        Self { assigned, held, serving, leaving, released: SlotSet::empty() }
+        Self { assigned, held, serving, leaving, ..Self::default() }
     }
 
     /// The claim answered what the writer row really holds; slots that are not there are no longer
     /// served. Returns those.
     pub(crate) fn claimed(&mut self, held: SlotSet) -> SlotSet {
         let mut lost = self.serving.clone();
+        lost.union_with(&self.warming);
         lost.subtract(&held);
         self.serving.subtract(&lost);
+        self.warming.subtract(&lost);
         self.leaving.intersect_with(&held);
         self.released.intersect_with(&held);
         self.held = held;
@@ -118,6 +145,7 @@ impl Ownership {
         let mut fresh = self.held.clone();
         fresh.subtract(&self.released);
         fresh.subtract(&self.leaving);
+        fresh.subtract(&self.warming);
         let mut given_away = fresh.clone();
         given_away.subtract(&self.assigned);
         given_away.subtract(&self.serving);
@@ -153,6 +181,7 @@ impl Ownership {
     pub(crate) fn free_for_taker(&self, slots: &SlotSet) -> SlotSet {
         let mut free = slots.clone();
         free.subtract(&self.serving);
+        free.subtract(&self.warming);
         free.subtract(&self.leaving);
         free.subtract(&self.assigned);
         free
@@ -170,6 +199,7 @@ impl Ownership {
         self.held.union_with(slots);
         let mut fresh = slots.clone();
         fresh.subtract(&self.serving);
+        fresh.subtract(&self.warming);
         fresh.subtract(&self.leaving);
         let mut serve = fresh.clone();
         serve.intersect_with(&self.assigned);
@@ -188,6 +218,7 @@ impl Ownership {
         unexpected.intersect_with(&self.serving);
         self.held.subtract(slots);
         self.serving.subtract(slots);
+        self.warming.subtract(slots);
         self.leaving.subtract(slots);
         self.released.subtract(slots);
         unexpected
@@ -258,6 +289,31 @@ mod tests {
         assert_eq!(node.state(slot(15)), SlotState::Acquiring);
         node.assign(set(0..10));
         assert_eq!(node.state(slot(15)), SlotState::Foreign);
+    }
+
+    #[test]
+    fn r23_a_slot_that_is_not_in_memory_yet_is_neither_served_nor_free_nor_taken_again() {
+        let mut node = Ownership::started(set(0..100), set(0..100));
+        node.warm(&set(50..100));
+        assert_eq!(node.state(slot(70)), SlotState::Acquiring);
+        assert!(node.wanted().is_empty());
+        node.assign(set(0..80));
+        node.freeze(&set(80..100));
+        assert!(node.free_for_taker(&set(80..100)).is_empty(), "it comes from its image");
+        assert_eq!(node.lost(&set(50..60)), set(0..0));
+        assert_eq!(node.warmed(&set(50..100)), set(60..100));
+        assert_eq!(node.state(slot(55)), SlotState::Acquiring, "it is taken anew");
+        assert_eq!(node.state(slot(90)), SlotState::Serving, "until its new owner asks");
+        node.freeze(&set(80..100));
+        assert_eq!(node.state(slot(90)), SlotState::Leaving);
+    }
+
+    #[test]
+    fn a_claim_without_a_slot_takes_it_out_of_warming() {
+        let mut node = Ownership::started(set(0..100), set(0..100));
+        node.warm(&set(50..100));
+        assert_eq!(node.claimed(set(0..60)), set(60..100));
+        assert_eq!(node.warmed(&set(50..100)), set(50..60));
     }
 
     #[test]

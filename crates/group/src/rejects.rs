@@ -88,6 +88,10 @@ impl Core {
         if self.shared.slots.state(key.slot()) != SlotState::Serving {
             return Err(self.not_owner(key.slot()));
         }
+        // a start must know that it was set aside, also when the backend has forgotten it by then
+        if self.settled_positions().await.is_none() {
+            return Err(undecided());
+        }
         let fence = self.lanes.fence(key.slot()).ok_or_else(|| GroupError::BackendAway {
             reason: "this node has no claim at the backend yet".into(),
         })?;

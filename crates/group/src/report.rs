@@ -26,7 +26,9 @@ struct SlotFigures {
 fn slot_figures(shared: &Shared) -> SlotFigures {
     let (assigned, mut serving, leaving, wanted) = shared.slots.look(|machine| {
         let assigned = machine.assigned().clone();
-        (assigned, machine.serving().clone(), machine.given_away().len(), machine.wanted())
+        let mut wanted = machine.wanted();
+        wanted.union_with(machine.warming());
+        (assigned, machine.serving().clone(), machine.given_away().len(), wanted)
     });
     serving.intersect_with(&assigned);
     let mut covered = shared.coverage.lock().covered().clone();
@@ -111,6 +113,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         ));
     }
     let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
+    let (images_bytes, images_since) = shared.images.figures();
     let ready = ready(shared, once, phase, &figures);
     if !ready && phase == Phase::Serving && load.is_none() {
         add_awaited_load(&mut problems, shared, &figures);
@@ -132,6 +135,10 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         instances: usage.instances,
         memory_bytes: usage.bytes,
         memory_capacity_bytes: shared.config.memory.capacity_bytes,
+        images_bytes,
+        images_oldest_seconds: images_since.map_or(0.0, |since| {
+            tokio::time::Instant::now().into_std().duration_since(since).as_secs_f64()
+        }),
         journal_bytes: journal.bytes,
         journal_capacity_bytes: journal.capacity_bytes,
         rejects,
@@ -229,5 +236,12 @@ pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
         journal_syncs: journal.syncs,
         journal_bytes_written: journal.bytes_written,
         journal_sync_seconds: journal.sync_nanos as f64 / 1e9,
+        images_written: get(&shared.images.tally.files_written),
+        images_bytes_written: get(&shared.images.tally.bytes_written),
+        image_instances_restored: get(&shared.images.tally.instances_restored),
+        image_slots_dropped: {
+            let dropped = shared.images.tally.dropped.lock();
+            dropped.iter().map(|(why, slots)| (why.as_str(), *slots)).collect()
+        },
     }
 }

@@ -136,9 +136,18 @@ impl Tail<'_> {
     /// Every frame above the lowest position, in order.
     pub(crate) fn each(
         &self,
+        visit: impl FnMut(u64, Payload, u64) -> Result<(), Problem>,
+    ) -> Result<(), Problem> {
+        self.each_after(self.flushed(), visit)
+    }
+
+    /// Every frame after this one, in order.
+    pub(crate) fn each_after(
+        &self,
+        after: u64,
         mut visit: impl FnMut(u64, Payload, u64) -> Result<(), Problem>,
     ) -> Result<(), Problem> {
-        let Some(from) = Sequence::from_stored(self.flushed() + 1) else {
+        let Some(from) = Sequence::from_stored(after + 1) else {
             return Err(unreadable("the backend holds a position no journal gives out"));
         };
         let reader = match self.journal.read_from(from) {
@@ -169,7 +178,7 @@ fn to_pending(sequence: u64, frame: TransactionFrame, bytes: u64) -> Pending {
     }
 }
 
-fn unreadable(what: &str) -> Problem {
+pub(crate) fn unreadable(what: &str) -> Problem {
     Problem::new("JournalUnreadable", format!("the journal's tail cannot be read: {what}"), true)
 }
 

@@ -8,9 +8,9 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cachetier_journal::{Journal, Stopped};
+use cachetier_journal::{Journal, Sequence, Stopped};
 use cachetier_model::node_config::NodeConfig;
-use cachetier_model::{NodeEntry, Topology};
+use cachetier_model::{NodeEntry, SlotSet, Topology};
 use cachetier_write_through::Backend;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -20,10 +20,12 @@ use crate::calls::BacklogFigures;
 use crate::coverage::Coverage;
 use crate::error::GroupError;
 use crate::host::Labour;
+use crate::images::Images;
 use crate::notebook::Notebook;
 use crate::peers::Peers;
 use crate::slots::Slots;
 use crate::status::{Ended, Problem};
+use crate::tenure::Tenures;
 
 pub(crate) struct Shared {
     pub config: NodeConfig,
@@ -37,6 +39,9 @@ pub(crate) struct Shared {
     pub generation: u32,
     pub notebook: Notebook,
     pub slots: Slots,
+    pub images: Images,
+    /// Changed by notes of the slots, after they are durable; read by whoever writes images.
+    pub tenures: Mutex<Tenures>,
     /// Written by loads and by whoever loses slots; read by the status.
     pub coverage: Mutex<Coverage>,
     /// Written by `topology` under its own lock; read by everyone.
@@ -131,6 +136,39 @@ impl Shared {
         self.fenced.lock().get_or_insert_with(|| message.into());
         tracing::info!(group = %self.config.group.name, node = %self.node.name, reason, "retired");
         self.problems.raise("fence", Problem::new(reason, message, true));
+    }
+
+    /// Remembers the slots that a start with the backend away may serve; those that were not among
+    /// them before begin a new stay.
+    pub(crate) async fn note_slots_held(&self, coming: &SlotSet) -> Result<(), GroupError> {
+        let _in_order = self.slots_noting.lock().await;
+        let mut slots = self.slots.look(|m| m.kept());
+        slots.union_with(coming);
+        let mut fresh = slots.clone();
+        fresh.subtract(&self.notebook.slots());
+        self.note_stays(&slots, &fresh).await
+    }
+
+    /// A new stay begins for these slots, wherever they are now.
+    pub(crate) async fn renew_tenures(&self, fresh: &SlotSet) -> Result<(), GroupError> {
+        let _in_order = self.slots_noting.lock().await;
+        self.note_stays(&self.notebook.slots(), fresh).await
+    }
+
+    /// Under the lock of notes.
+    async fn note_stays(&self, slots: &SlotSet, fresh: &SlotSet) -> Result<(), GroupError> {
+        let mut tenures = self.tenures.lock().clone();
+        tenures.renew(fresh);
+        self.notebook.set_slots(slots, &tenures.note(self.generation)).await?;
+        *self.tenures.lock() = tenures;
+        Ok(())
+    }
+
+    /// The last frame there is. Before the first of this process, that is the last one found: the
+    /// journal's own mark is the beginning of the generation then, which nobody can wait for.
+    pub(crate) fn last_appended(&self) -> Sequence {
+        let stats = self.journal.stats();
+        if stats.appended.counter() == 0 { stats.synced } else { stats.appended }
     }
 
     pub(crate) fn fenced(&self) -> Option<Arc<str>> {

@@ -67,6 +67,10 @@ pub struct Status {
     pub instances: u64,
     pub memory_bytes: u64,
     pub memory_capacity_bytes: u64,
+    /// Bytes of slot images on the volume.
+    pub images_bytes: u64,
+    /// Since the image was looked at that waited longest.
+    pub images_oldest_seconds: f64,
     pub journal_bytes: u64,
     pub journal_capacity_bytes: u64,
     pub rejects: u64,
@@ -108,6 +112,11 @@ pub struct Counters {
     pub journal_syncs: u64,
     pub journal_bytes_written: u64,
     pub journal_sync_seconds: f64,
+    pub images_written: u64,
+    pub images_bytes_written: u64,
+    pub image_instances_restored: u64,
+    /// Slots whose image was of no use, by reason.
+    pub image_slots_dropped: Vec<(&'static str, u64)>,
 }
 
 /// Why a group ended or must be ended.

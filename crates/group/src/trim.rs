@@ -13,6 +13,8 @@ use cachetier_journal::Sequence;
 use crate::core::Core;
 
 const INTERVAL: Duration = Duration::from_secs(2);
+/// The longest a note of what is settled waits for the journal's sync.
+const SETTLE_MAX: Duration = Duration::from_millis(500);
 /// Above this share of the journal's capacity, frames go as soon as they are confirmed.
 const FULL_PERCENT: u64 = 75;
 
@@ -54,13 +56,27 @@ fn now() -> Instant {
 }
 
 impl Core {
+    /// The confirmed position of each lane, once the journal holds, synced, every word about what
+    /// the lanes passed up to there: a start believes them. `None` while that cannot be had.
+    pub(crate) async fn settled_positions(&self) -> Option<Vec<u64>> {
+        let marks = self.lanes.marks();
+        self.aside.caught_up().await;
+        if !self.renew_stays().await {
+            return None;
+        }
+        let synced = self.shared.journal.wait_synced(self.shared.last_appended());
+        tokio::time::timeout(SETTLE_MAX, synced).await.ok()?.ok()?;
+        Some(marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect())
+    }
+
     pub(crate) async fn trim_journal(self: Arc<Self>) {
         let config = &self.shared.config;
         // idempotency answers are found again by a start as long as their frames are there (R26)
         let keep = config.journal.keep_flushed_seconds.max(config.idempotency.window_seconds);
         let keep = Duration::from_secs(keep);
         let mut kept = Kept::default();
-        let mut noted: Vec<u64> = Vec::new();
+        let mut noted = (Vec::new(), None);
+        let mut due = 0;
         loop {
             tokio::select! {
                 () = self.shared.shutdown.cancelled() => return,
@@ -69,29 +85,38 @@ impl Core {
             self.tickets.expire(now());
             self.answers.expire();
             let marks = self.lanes.marks();
+            let settled = self.settled_positions().await;
             let stats = self.shared.journal.stats();
             let in_need = stats.bytes > stats.capacity_bytes / 100 * FULL_PERCENT;
             let mut trimmable = marks.trimmable;
             if cachetier_defects::on("r03-trim-by-fastest-lane") {
                 trimmable = marks.lanes.iter().map(|l| l.position).max().unwrap_or(0);
             }
-            let due = kept.due(now(), trimmable, keep, in_need);
+            due = due.max(kept.due(now(), trimmable, keep, in_need));
             let positions: Vec<u64> =
                 marks.lanes.iter().map(|l| l.position.min(l.confirmed)).collect();
             // noted before anything is trimmed: a start with the backend away begins there
-            if positions != noted && !positions.is_empty() {
-                if let Err(error) = self.shared.notebook.set_lanes(&positions).await {
+            let note = (positions, settled);
+            if note != noted && !note.0.is_empty() {
+                let set = self.shared.notebook.set_lanes(&note.0, note.1.as_deref());
+                if let Err(error) = set.await {
                     tracing::debug!(reason = %error, "lane positions not noted");
                     continue;
                 }
-                noted = positions;
+                noted = note;
+            }
+            if in_need {
+                self.give_up_images(due).await;
             }
             // frames that are gone are never sent again, nor asked for
             let gone = stats.trimmed.get();
             self.aside.trimmed(gone);
             forget_upto(&mut self.annulled.lock(), gone);
-            if let Some(due) = Sequence::from_stored(due).filter(|due| *due > stats.trimmed) {
-                self.shared.journal.trim(due);
+            // what the images need stays, too
+            let allowed = due.min(self.image_mark().unwrap_or(u64::MAX));
+            if let Some(upto) = Sequence::from_stored(allowed).filter(|upto| *upto > stats.trimmed)
+            {
+                self.shared.journal.trim(upto);
             }
         }
     }

@@ -36,6 +36,8 @@ pub trait FileSystem: Send + Sync + std::fmt::Debug + 'static {
     fn remove(&self, path: &Path) -> io::Result<()>;
     /// Makes all creations, renames and removals in the directory survive a power cut.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+    /// Bytes that may still be written to the directory's volume; `None`: no limit is known.
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>>;
 }
 
 /// One open file. All calls block; one writer at a time, readers beside it.
@@ -55,7 +57,7 @@ pub trait File: Send + Sync + std::fmt::Debug + 'static {
 }
 
 /// Writes all of `bytes`, however short the single writes are.
-pub(crate) fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+pub fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         let written = file.write_at(bytes, offset)?;
         if written == 0 {
@@ -68,7 +70,7 @@ pub(crate) fn write_all_at(file: &dyn File, mut bytes: &[u8], mut offset: u64) -
 }
 
 /// Fills `buffer` as far as the file goes and says how far.
-pub(crate) fn read_full_at(file: &dyn File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+pub fn read_full_at(file: &dyn File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while let Some(rest) = buffer.get_mut(filled..).filter(|rest| !rest.is_empty()) {
         match file.read_at(rest, offset + filled as u64) {

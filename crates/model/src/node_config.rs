@@ -103,6 +103,8 @@ pub struct MemoryConfig {
     /// Budget of the store in bytes; loads stop and writes are refused before it is exceeded.
     pub capacity_bytes: u64,
     pub eviction: Eviction,
+    /// Whether a start takes the store back from its images.
+    pub images: Images,
 }
 
 /// What may leave memory to make room.
@@ -114,6 +116,16 @@ pub enum Eviction {
     /// Instances that the backend has for sure, those not read lately first. A load pushes nothing
     /// out: it stops at the budget, and what is asked for later takes the place of what is not.
     Clean,
+}
+
+/// What a start makes of the images of its slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Images {
+    /// They are taken for what the backend has: nobody but this group changes the rows.
+    #[default]
+    Trust,
+    /// None are written or taken: memory is filled by loads and misses.
+    Reload,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -237,7 +249,7 @@ fn default_keep_flushed_seconds() -> u64 {
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { capacity_bytes: 1 << 30, eviction: Eviction::default() }
+        Self { capacity_bytes: 1 << 30, eviction: Eviction::default(), images: Images::default() }
     }
 }
 

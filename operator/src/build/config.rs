@@ -6,8 +6,9 @@ use cachetier_api::TimeSpan;
 use cachetier_api::v1alpha1 as api;
 use cachetier_model::node_config::{
     BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability, Eviction,
-    GroupIdentity, IdempotencyConfig, JournalConfig, ListenConfig, MemoryConfig, NodeConfig,
-    PreloadConfig, PreloadMode, TableConfig, TlsConfig, TopologySource, WriteThroughConfig,
+    GroupIdentity, IdempotencyConfig, Images, JournalConfig, ListenConfig, MemoryConfig,
+    NodeConfig, PreloadConfig, PreloadMode, TableConfig, TlsConfig, TopologySource,
+    WriteThroughConfig,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use sha2::{Digest, Sha256};
@@ -63,14 +64,6 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
     }
 }
 
-fn memory(memory: &api::Memory) -> MemoryConfig {
-    let eviction = match memory.eviction {
-        api::Eviction::Never => Eviction::Never,
-        api::Eviction::Clean => Eviction::Clean,
-    };
-    MemoryConfig { capacity_bytes: memory.capacity.bytes(), eviction }
-}
-
 fn table(table: &api::Table) -> TableConfig {
     TableConfig {
         name: table.name.clone(),
@@ -91,6 +84,20 @@ fn journal(journal: &api::Journal, uid: &str) -> JournalConfig {
         },
         sync_interval_ms: RELAXED_SYNC_MS,
         keep_flushed_seconds: journal.keep_flushed.duration().as_secs(),
+    }
+}
+
+fn memory(settings: &api::Memory) -> MemoryConfig {
+    MemoryConfig {
+        capacity_bytes: settings.capacity.bytes(),
+        eviction: match settings.eviction {
+            api::Eviction::Never => Eviction::Never,
+            api::Eviction::Clean => Eviction::Clean,
+        },
+        images: match settings.images {
+            api::Images::Trust => Images::Trust,
+            api::Images::Reload => Images::Reload,
+        },
     }
 }
 

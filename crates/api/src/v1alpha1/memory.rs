@@ -29,6 +29,9 @@ pub struct Memory {
     /// the backend has for sure give way to what is asked for, those not read lately first; a load
     /// stops at the budget and counts as done.
     pub eviction: Eviction,
+    /// Trust: a restarted node takes its memory back from images of its slots on the journal's
+    /// volume. Reload: it does not, and memory is filled by loads and misses.
+    pub images: Images,
 }
 
 /// Kind of memory.
@@ -73,6 +76,14 @@ pub enum Eviction {
     Clean,
 }
 
+/// What a restarted node makes of the images of its slots.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Images {
+    #[default]
+    Trust,
+    Reload,
+}
+
 impl Default for Memory {
     fn default() -> Self {
         Self {
@@ -80,6 +91,7 @@ impl Default for Memory {
             capacity: crate::quantity::gibibytes(1),
             huge_pages: HugePages::default(),
             eviction: Eviction::default(),
+            images: Images::default(),
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::{EngineError, Installed};
 use cachetier_model::{Instance, RootKey};
 
 /// What a lookup index may grow by, per lookup.
-const LOOKUP_GROWTH: usize = 1_024;
+pub(super) const LOOKUP_GROWTH: usize = 1_024;
 const STATE_BYTES: usize = 512;
 
 impl Engine {

@@ -1,6 +1,7 @@
 mod agreement;
 mod eviction;
 mod history;
+mod images;
 mod linearizable;
 mod naive;
 mod promises;

@@ -15,9 +15,10 @@ use crate::answers::Answers;
 use crate::aside::Aside;
 use crate::core::Core;
 use crate::decisions::Decisions;
+use crate::images::{Fates, Found, Kept, Replayed, Terms, Warm, judge, replay};
 use crate::load::Tickets;
 use crate::ownership::Ownership;
-use crate::read_through::ReadThrough;
+use crate::read_through::{OpenTicket, ReadThrough};
 use crate::rejects::RejectAccount;
 use crate::repeats::recall;
 use crate::restore::{Annulled, JournalReplay, Restored, Tail};
@@ -65,10 +66,15 @@ pub(super) async fn build(
     );
     let answers = Answers::new(&shared.config.idempotency);
     remember(shared, &answers, positions.clone()).await?;
+    let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
+    let warm = find_images(shared, &engine, &positions, schema_version, (&held, claim.is_some()));
+    let warm = warm.await?;
     let mut restored =
         restore(shared, &engine, &lanes, &annulled, positions, schema_version).await?;
     // before the lanes run: a start that fails here must leave nothing that writes
     if shared.notebook.schema()?.map(|s| s.version()) != Some(schema_version) {
+        // frames of two layouts never follow one image
+        shared.renew_tenures(&SlotSet::full()).await?;
         shared.notebook.set_schema(&schema).await?;
     }
     let reads = shared.config.backend.max_connections;
@@ -95,8 +101,7 @@ pub(super) async fn build(
         answers,
     });
     shared.spawn("flush-events", Arc::clone(&core).follow_lanes(events, asked));
-    let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
-    begin_serving(shared, held);
+    begin_serving(shared, held, &warm);
     match claim {
         Some(claim) => attach(&core, claim).await,
         None => {
@@ -108,6 +113,13 @@ pub(super) async fn build(
     shared.spawn("probe", Arc::clone(&core).probe_backend());
     shared.spawn("trim", Arc::clone(&core).trim_journal());
     shared.spawn("rejects", Arc::clone(&core).watch_rejects());
+    if let Some(warm) = warm {
+        let core = Arc::clone(&core);
+        shared.spawn("images", async move {
+            core.warm_up(warm).await;
+            core.keep_images().await;
+        });
+    }
     Ok(core)
 }
 
@@ -150,11 +162,80 @@ async fn restore(
     Ok(restored)
 }
 
-fn begin_serving(shared: &Shared, held: SlotSet) {
+fn begin_serving(shared: &Shared, held: SlotSet, warm: &Option<Warm>) {
     shared.slots.apply(|machine| {
         let assigned = machine.assigned().clone();
         *machine = Ownership::started(assigned, held);
+        if let Some(warm) = warm {
+            machine.warm(&warm.slots());
+        }
     });
+}
+
+/// The images that may be used, and what the journal holds beyond them in the store already. `None`
+/// where there are to be none.
+async fn find_images(
+    shared: &Arc<Shared>,
+    engine: &Arc<Engine>,
+    positions: &[u64],
+    schema_version: u64,
+    (held, claimed): (&SlotSet, bool),
+) -> Result<Option<Warm>, Stop> {
+    let files = shared.images.files.clone();
+    if !shared.images.on() {
+        forget_images(shared).await;
+        return Ok(None);
+    }
+    let ticket = OpenTicket::open(engine)?;
+    let mut slots = held.clone();
+    slots.intersect_with(&shared.notebook.slots());
+    slots.intersect_with(&shared.slots.look(|machine| machine.assigned().clone()));
+    let stats = shared.journal.stats();
+    let known = shared.notebook.schema()?.is_some_and(|s| s.version() == schema_version);
+    let terms = Terms {
+        journal: shared.journal.id(),
+        // tables that changed since this journal last knew them: none is of use
+        schema: if known { schema_version } else { 0 },
+        token: shared.notebook.claim()?.token.unwrap_or(0),
+        trimmed: stats.trimmed.get(),
+        last: stats.synced.get(),
+        condition: crc32c::crc32c(shared.config.preload.r#where.as_bytes()),
+        slots,
+        tenures: shared.tenures.lock().clone(),
+    };
+    let settled = shared.notebook.settled()?;
+    let (journal, engine, positions) =
+        (shared.journal.clone(), Arc::clone(engine), positions.to_vec());
+    let found = shared.labour.run(move || {
+        if let Err(error) = files.prepare() {
+            tracing::warn!(reason = %error, "the folder of images cannot be used");
+            return Ok((Found::default(), Replayed::default()));
+        }
+        let found = judge(&files, &terms);
+        let tail = |positions| Tail { journal: &journal, positions, schema_version };
+        let (flushed, settled) = (&tail(&positions), &tail(&settled));
+        let fates = Fates { flushed, settled, claimed };
+        let replayed = replay(&fates, &found, terms.trimmed, &engine)?;
+        Ok::<_, Problem>((found, replayed))
+    });
+    let found = found.await.map_err(|e| Problem::new("JournalUnreadable", e.to_string(), true))?;
+    let (found, Replayed { frames, skip, incomplete }) = found?;
+    for file in &found.files {
+        let entries: Vec<_> = file.entries.iter().map(|(entry, _)| entry.clone()).collect();
+        let bytes = entries.iter().map(|entry| entry.bytes).sum();
+        let since = tokio::time::Instant::now().into_std();
+        shared.images.keep(file.bundle, Some(Kept { entries, bytes, since }));
+    }
+    Ok(Some(Warm { found, skip, incomplete, ticket, replayed: frames }))
+}
+
+/// None are wanted: those of an earlier time go.
+async fn forget_images(shared: &Shared) {
+    let files = shared.images.files.clone();
+    let removed = shared.labour.run(move || files.remove_all()).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(node = %shared.node.name, reason = %error, "old images stay on the volume");
+    }
 }
 
 /// The backend gave its claim: the lanes may run.

@@ -15,6 +15,7 @@ mod disks;
 mod eviction;
 mod faults;
 mod histories;
+mod images;
 mod loads;
 mod moves;
 mod postgres;

@@ -226,6 +226,11 @@ impl FileSystem for FaultyFileSystem {
         self.meet(Operation::SyncDir)?;
         self.disk.lock().sync_dir(dir)
     }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<Option<u64>> {
+        let disk = self.disk.lock();
+        Ok(disk.capacity_bytes.map(|capacity| capacity.saturating_sub(disk.used_bytes())))
+    }
 }
 
 struct HeldLock {

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock, statvfs};
 use rustix::io::Errno;
 
 use super::{DirectoryLock, File, FileSystem};
@@ -64,6 +64,11 @@ impl FileSystem for RealFileSystem {
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         fs::File::open(dir)?.sync_all()
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let volume = statvfs(dir)?;
+        Ok(Some(volume.f_bavail.saturating_mul(volume.f_frsize)))
     }
 }
 
