@@ -92,7 +92,12 @@ impl Images {
     }
 
     pub(crate) fn kept(&self, bundle: usize) -> Option<Kept> {
-        self.kept.lock().get(bundle).cloned().flatten()
+        self.look(bundle, |kept| kept.cloned())
+    }
+
+    /// What is known of a file, without copying it.
+    pub(crate) fn look<T>(&self, bundle: usize, look: impl FnOnce(Option<&Kept>) -> T) -> T {
+        look(self.kept.lock().get(bundle).and_then(Option::as_ref))
     }
 
     pub(crate) fn keep(&self, bundle: usize, kept: Option<Kept>) {

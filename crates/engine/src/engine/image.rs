@@ -20,8 +20,9 @@ pub const LAYOUT_VERSION: u8 = 1;
 const LENGTH_BYTES: usize = 4;
 /// Instances put back between two looks at the budget's own figures.
 const ACCOUNT_EVERY: u64 = 64;
-/// What an entry of the slot's index takes, at most.
-const INDEX_BYTES: usize = 8;
+/// What an entry of the slot's index takes, at most, and what the index takes besides.
+const INDEX_BYTES: usize = 16;
+const INDEX_BYTES_MIN: usize = 1_024;
 
 /// What was copied out of a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,15 +115,12 @@ impl Engine {
         if self.tickets.is_broken(ticket) || slot.cleared_at > ticket.id {
             return (0, PutBack::Broken);
         }
-        if self.memory.admits(count * INDEX_BYTES) {
+        if self.memory.admits(count * INDEX_BYTES + INDEX_BYTES_MIN) {
             slot.reserve(count, &self.layout, &self.root_shape);
         }
         let fresh = slot.is_empty();
         let mut rest = image;
         while let Some(packed) = split_record(&mut rest) {
-            if put.is_multiple_of(ACCOUNT_EVERY) {
-                slot.account();
-            }
             let Some(key) = self.root_shape.root_key(&self.layout, packed) else {
                 return (put, PutBack::Damaged);
             };
@@ -135,7 +133,12 @@ impl Engine {
                 continue;
             }
             let besides = LOOKUP_GROWTH * self.lookups.len();
-            if !self.memory.admits(slot.growth_for(packed.len()) + besides) {
+            let growth = slot.growth_for(packed.len());
+            if growth > 0 || put.is_multiple_of(ACCOUNT_EVERY) {
+                // what the last ones took
+                slot.account();
+            }
+            if !self.memory.admits(growth + besides) {
                 return (put, PutBack::MemoryFull);
             }
             for (index, shape) in self.lookups.iter().zip(&self.lookup_shapes) {

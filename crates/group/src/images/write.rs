@@ -120,18 +120,21 @@ impl Core {
         let coverage = shared.coverage.lock();
         let (covered, loading) = (coverage.covered().clone(), coverage.loading(now));
         drop(coverage);
-        (0..BUNDLES).find(|bundle| {
-            let Some(kept) = shared.images.kept(*bundle) else {
-                return !loading && slots_of(*bundle).any(|slot| serving.contains(slot));
-            };
-            let old = now.duration_since(kept.since) >= shared.images.refresh;
-            let lacks = |slot: SlotId| {
-                let known = kept.entries.iter().find(|entry| entry.slot == slot);
-                let tenure = shared.tenures.lock().of(slot);
-                covered.contains(slot) && known.is_none_or(|e| !e.covered || e.tenure != tenure)
-            };
-            old || (!loading && slots_of(*bundle).any(|s| serving.contains(s) && lacks(s)))
-        })
+        let tenures = shared.tenures.lock();
+        let served = |bundle| slots_of(bundle).filter(|slot| serving.contains(*slot));
+        let due = |bundle: &usize| {
+            shared.images.look(*bundle, |kept| {
+                let Some(kept) = kept else { return !loading && served(*bundle).next().is_some() };
+                if now.duration_since(kept.since) >= shared.images.refresh {
+                    return true;
+                }
+                let is_whole = |e: &&Entry| e.covered && e.tenure == tenures.of(e.slot);
+                let whole: SlotSet = kept.entries.iter().filter(is_whole).map(|e| e.slot).collect();
+                let lacks = |slot| covered.contains(slot) && !whole.contains(slot);
+                !loading && served(*bundle).any(lacks)
+            })
+        };
+        (0..BUNDLES).find(due)
     }
 
     /// Writes a file unless nothing in it changed; answers how many bytes were written.
