@@ -12,15 +12,25 @@ fn must_hold(outcome: &Outcome) {
     panic!("{}\nseed {}: {violation}", history.join("\n"), outcome.seed);
 }
 
-#[test]
-fn a_thousand_seeds_keep_every_promise() {
+/// A thousand seeds, in two tests for two processors.
+fn all_hold(seeds: std::ops::RangeInclusive<u64>) {
     let mut acknowledged = 0;
-    for seed in 1..=1_000 {
+    for seed in seeds {
         let outcome = sim::run(seed);
         must_hold(&outcome);
         acknowledged += outcome.acknowledged;
     }
-    assert!(acknowledged > 5_000, "histories in which hardly anything happens prove nothing");
+    assert!(acknowledged > 2_500, "histories in which hardly anything happens prove nothing");
+}
+
+#[test]
+fn the_first_five_hundred_seeds_keep_every_promise() {
+    all_hold(1..=500);
+}
+
+#[test]
+fn the_next_five_hundred_seeds_keep_every_promise() {
+    all_hold(501..=1_000);
 }
 
 /// Changed accepted rows vanished from reads while a node started with the database away: these

@@ -114,7 +114,7 @@ fn judge_entry(entry: &Entry, terms: &Terms) -> Option<Unfit> {
         Some(Unfit::Released)
     } else if entry.sequence > terms.last {
         Some(Unfit::Foreign)
-    } else if entry.sequence < terms.trimmed && !cachetier_defects::on("r03-image-too-old") {
+    } else if entry.sequence < terms.trimmed {
         Some(Unfit::TooOld)
     } else {
         None

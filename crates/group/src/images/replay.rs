@@ -44,21 +44,20 @@ pub(crate) fn replay(
     let Some(oldest) = after.values().copied().min() else { return Ok(Replayed::default()) };
     let mut pass =
         Pass { fates, after, engine, awaiting: BTreeMap::new(), done: Replayed::default() };
-    let words = !cachetier_defects::on("image-replay-without-words");
     fates.flushed.each_after(oldest.max(trimmed), |sequence, payload, _| {
         match payload {
             Payload::Transaction(frame) => pass.transaction(sequence, frame)?,
-            Payload::Annul { sequence } if words => {
+            Payload::Annul { sequence } => {
                 if let Some(key) = pass.awaiting.remove(&sequence) {
                     pass.unknown(key);
                 }
             }
-            Payload::Rejected { key, .. } if words => {
+            Payload::Rejected { key, .. } => {
                 if pass.is_after_image(key.slot(), sequence) {
                     pass.unknown(key);
                 }
             }
-            Payload::Annul { .. } | Payload::Rejected { .. } | Payload::Answered { .. } => {}
+            Payload::Answered { .. } => {}
         }
         Ok(())
     })?;
