@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cachetier_engine::LAYOUT_VERSION;
 use cachetier_journal::Sequence;
-use cachetier_model::{SlotId, SlotSet};
+use cachetier_model::SlotSet;
 use crc32c::crc32c;
 use tokio::time::Instant;
 
