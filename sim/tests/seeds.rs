@@ -65,6 +65,17 @@ fn r09_an_answer_to_a_takeover_counts_under_its_own_topology_only() {
 
 const PINNED_TAKEOVERS: [u64; 1] = [4_553];
 
+/// A node with an empty volume, which no topology had told of the holder of its slots, waited for it
+/// without asking.
+#[test]
+fn r23_a_holder_that_no_topology_names_any_more_is_asked_all_the_same() {
+    for seed in PINNED_HOLDERS {
+        must_hold(&sim::run(seed));
+    }
+}
+
+const PINNED_HOLDERS: [u64; 1] = [3_947];
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {
