@@ -53,7 +53,19 @@ pub fn cache_dir() -> PathBuf {
 /// The cargo that runs us, or the one on the path.
 pub fn cargo() -> Command {
     let mut command = Command::new(cargo_program());
-    command.current_dir(root());
+    without_this_package(&mut command).current_dir(root());
+    command
+}
+
+/// What cargo told this program of its own package is not for the cargo that it runs: build scripts
+/// that look at it would run again, and all behind them, at every change between here and a shell.
+fn without_this_package(command: &mut Command) -> &mut Command {
+    let told = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(told) {
+            command.env_remove(name);
+        }
+    }
     command
 }
 
@@ -62,7 +74,7 @@ pub fn cargo() -> Command {
 pub fn cargo_for_tests() -> Command {
     const RUNNER: &str = r#"target."cfg(all())".runner=["setpriv","--pdeathsig","KILL","--"]"#;
     let mut command = process::tied(cargo_program(), "KILL");
-    command.args(["--config", RUNNER]).current_dir(root());
+    without_this_package(&mut command).args(["--config", RUNNER]).current_dir(root());
     command
 }
 
