@@ -307,6 +307,7 @@ impl Drop for Reservation {
         if self.bytes > 0 {
             let mut inner = self.queue.inner.lock();
             inner.bytes = inner.bytes.saturating_sub(self.bytes);
+            self.queue.used.store(inner.bytes, Ordering::Relaxed);
         }
     }
 }
