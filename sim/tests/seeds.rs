@@ -37,44 +37,28 @@ fn the_next_five_hundred_seeds_keep_every_promise() {
 /// seeds showed it.
 #[test]
 fn what_the_backend_accepted_is_not_taken_back_by_a_start_without_it() {
-    for seed in PINNED_ACCEPTED {
-        must_hold(&sim::run(seed));
-    }
+    must_hold(&sim::run(437));
 }
-
-const PINNED_ACCEPTED: [u64; 1] = [437];
 
 /// A copy of a volume that was made while its node claimed was let in after that claim.
 #[test]
 fn a_copy_made_during_a_claim_is_refused_after_it() {
-    for seed in PINNED_CLAIMS {
-        must_hold(&sim::run(seed));
-    }
+    must_hold(&sim::run(204_709));
 }
-
-const PINNED_CLAIMS: [u64; 1] = [204_709];
 
 /// The answer to a takeover that was long under way, while another node had the slots and gave them
 /// back, was served on: a write of that time was acknowledged and lost.
 #[test]
 fn r09_an_answer_to_a_takeover_counts_under_its_own_topology_only() {
-    for seed in PINNED_TAKEOVERS {
-        must_hold(&sim::run(seed));
-    }
+    must_hold(&sim::run(4_553));
 }
-
-const PINNED_TAKEOVERS: [u64; 1] = [4_553];
 
 /// A node with an empty volume, which no topology had told of the holder of its slots, waited for it
 /// without asking.
 #[test]
 fn r23_a_holder_that_no_topology_names_any_more_is_asked_all_the_same() {
-    for seed in PINNED_HOLDERS {
-        must_hold(&sim::run(seed));
-    }
+    must_hold(&sim::run(3_947));
 }
-
-const PINNED_HOLDERS: [u64; 1] = [3_947];
 
 #[cfg(tokio_unstable)]
 #[test]

@@ -24,9 +24,9 @@ pub(crate) struct Terms {
     pub trimmed: u64,
     /// The last frame of the journal.
     pub last: u64,
-    /// Slots that were held before this start and are to be served by it.
     /// See [`super::format::Header::condition`].
     pub condition: u32,
+    /// Slots that were held before this start and are to be served by it.
     pub slots: SlotSet,
     pub tenures: Tenures,
 }

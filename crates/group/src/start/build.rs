@@ -7,7 +7,7 @@ use cachetier_engine::{Engine, EngineOptions};
 use cachetier_journal::Watermarks;
 use cachetier_model::node_config::Eviction;
 use cachetier_model::{GroupSchema, RootKey, SlotSet};
-use cachetier_write_through::{Claim, WriteThrough, WriteThroughOptions};
+use cachetier_write_through::{Claim, FlushEvent, WriteThrough, WriteThroughOptions};
 use tokio::sync::{mpsc, watch};
 
 use super::Stop;
@@ -38,11 +38,7 @@ pub(super) async fn build(
     claim: Option<Claim>,
 ) -> Result<Arc<Core>, Stop> {
     let schema_version = schema.version();
-    let capacity_bytes = shared.config.memory.capacity_bytes;
-    let engine = Engine::new(Arc::clone(&schema), EngineOptions { capacity_bytes })
-        .map_err(|error| Problem::new("EngineRefused", error.to_string(), true))?;
-    engine.set_eviction(shared.config.memory.eviction == Eviction::Clean);
-    let engine = Arc::new(engine);
+    let engine = store(shared, &schema)?;
     shared.backend.use_schema(Arc::clone(&schema));
     let positions: Vec<u64> = match &claim {
         Some(claim) => claim.lanes.iter().map(|lane| lane.position).collect(),
@@ -50,20 +46,7 @@ pub(super) async fn build(
     };
     let staged_after = positions.iter().copied().min().unwrap_or(0);
     let annulled = Annulled::default();
-    let replay = JournalReplay {
-        journal: shared.journal.clone(),
-        annulled: Arc::clone(&annulled),
-        labour: shared.labour,
-    };
-    let (lanes, events) = WriteThrough::start(
-        WriteThroughOptions::from_config(&shared.config, &shared.node.name),
-        Arc::clone(&shared.backend),
-        Arc::clone(&schema),
-        follow_synced(shared),
-        Some(Arc::new(replay)),
-        staged_after,
-        shared.shutdown.clone(),
-    );
+    let (lanes, events) = start_lanes(shared, &schema, &annulled, staged_after);
     let answers = Answers::new(&shared.config.idempotency);
     remember(shared, &answers, positions.clone()).await?;
     let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);
@@ -109,18 +92,56 @@ pub(super) async fn build(
             *core.suspected.lock() = restored.quarantined;
         }
     }
-    shared.spawn("slot-moves", Arc::clone(&core).move_slots());
-    shared.spawn("probe", Arc::clone(&core).probe_backend());
-    shared.spawn("trim", Arc::clone(&core).trim_journal());
-    shared.spawn("rejects", Arc::clone(&core).watch_rejects());
+    start_beside(&core, warm);
+    Ok(core)
+}
+
+fn store(shared: &Shared, schema: &Arc<GroupSchema>) -> Result<Arc<Engine>, Problem> {
+    let memory = &shared.config.memory;
+    let options = EngineOptions { capacity_bytes: memory.capacity_bytes };
+    let engine = Engine::new(Arc::clone(schema), options)
+        .map_err(|error| Problem::new("EngineRefused", error.to_string(), true))?;
+    engine.set_eviction(memory.eviction == Eviction::Clean);
+    Ok(Arc::new(engine))
+}
+
+/// They do nothing before the claim.
+fn start_lanes(
+    shared: &Arc<Shared>,
+    schema: &Arc<GroupSchema>,
+    annulled: &Annulled,
+    staged_after: u64,
+) -> (WriteThrough, mpsc::Receiver<FlushEvent>) {
+    let replay = JournalReplay {
+        journal: shared.journal.clone(),
+        annulled: Arc::clone(annulled),
+        labour: shared.labour,
+    };
+    WriteThrough::start(
+        WriteThroughOptions::from_config(&shared.config, &shared.node.name),
+        Arc::clone(&shared.backend),
+        Arc::clone(schema),
+        follow_synced(shared),
+        Some(Arc::new(replay)),
+        staged_after,
+        shared.shutdown.clone(),
+    )
+}
+
+/// What runs beside the calls for as long as the node lives.
+fn start_beside(core: &Arc<Core>, warm: Option<Warm>) {
+    let shared = &core.shared;
+    shared.spawn("slot-moves", Arc::clone(core).move_slots());
+    shared.spawn("probe", Arc::clone(core).probe_backend());
+    shared.spawn("trim", Arc::clone(core).trim_journal());
+    shared.spawn("rejects", Arc::clone(core).watch_rejects());
     if let Some(warm) = warm {
-        let core = Arc::clone(&core);
+        let core = Arc::clone(core);
         shared.spawn("images", async move {
             core.warm_up(warm).await;
             core.keep_images().await;
         });
     }
-    Ok(core)
 }
 
 /// The idempotency answers that the journal still holds.
