@@ -124,9 +124,10 @@ impl Core {
         let here = position.journal == self.shared.journal.id() && position.sequence > 0;
         let slot = request.name.root.slot();
         if urgent && here && !self.reached(slot, position.sequence, FIRST_WAIT_MAX).await? {
-            return Err(GroupError::InDoubt {
-                reason: "durable here, and not yet in the backend; it stays queued".into(),
-            });
+            return Err(crate::write::not_yet_flushed());
+        }
+        if position.sequence == 0 {
+            self.rest_on_what_is(&request.name.root, urgent).await?;
         }
         self.answers.note_repeat();
         Ok(Transacted { position, rows: rows.to_vec() })

@@ -225,18 +225,38 @@ impl Core {
         if matches!(refusal, TransactError::LookupTaken { .. }) {
             return self.all_visible().await;
         }
-        self.instance_visible(root).await
+        self.visible(self.last_change(root)).await
     }
 
-    async fn instance_visible(&self, root: &RootKey) -> Result<(), GroupError> {
+    /// The instance's last change that is not flushed; 0 when there is none.
+    fn last_change(&self, root: &RootKey) -> u64 {
         let plan = ReadPlan {
             tables: vec![TableRead { table: 0, columns: vec![0], conditions: Vec::new() }],
         };
         match self.engine.read(root, &plan) {
-            Ok(ReadAnswer::Found { as_of, .. } | ReadAnswer::Absent { as_of }) => {
-                self.visible(as_of).await
-            }
-            _ => Ok(()),
+            Ok(ReadAnswer::Found { as_of, .. } | ReadAnswer::Absent { as_of }) => as_of,
+            _ => 0,
+        }
+    }
+
+    /// A transaction that changed nothing rests on what it saw: that is durable before the answer,
+    /// and in the backend where the caller waits for that.
+    pub(crate) async fn rest_on_what_is(
+        &self,
+        root: &RootKey,
+        urgent: bool,
+    ) -> Result<(), GroupError> {
+        let seen = self.last_change(root);
+        self.visible(seen).await?;
+        if !urgent || seen == 0 {
+            return Ok(());
+        }
+        if !self.reached(root.slot(), seen, DECISION_WAIT_MAX).await? {
+            return Err(not_yet_flushed());
+        }
+        match self.aside.holds(seen).await {
+            true => Err(GroupError::InDoubt { reason: set_aside(None).into() }),
+            false => Ok(()),
         }
     }
 
@@ -249,8 +269,7 @@ impl Core {
     ) -> Result<Transacted, GroupError> {
         let position = Position { journal: self.shared.journal.id(), sequence: committed.sequence };
         if committed.sequence == 0 {
-            // nothing changed: what it saw must be durable all the same
-            self.instance_visible(root).await?;
+            self.rest_on_what_is(root, urgent).await?;
             return Ok(Transacted { position, rows: committed.rows });
         }
         self.visible(committed.sequence).await?;
@@ -262,9 +281,7 @@ impl Core {
             // accepted; and so that a crash of the backend cannot take it back
             let reached = self.reached(root.slot(), committed.sequence, DECISION_WAIT_MAX).await?;
             if !reached {
-                return Err(GroupError::InDoubt {
-                    reason: "durable here, and not yet in the backend; it stays queued".into(),
-                });
+                return Err(not_yet_flushed());
             }
         }
         Ok(Transacted { position, rows: committed.rows })
@@ -297,6 +314,11 @@ impl Core {
 }
 
 /// Neither done nor undone: an administrator decides.
+pub(crate) fn not_yet_flushed() -> GroupError {
+    let reason = "durable here, and not yet in the backend; it stays queued".into();
+    GroupError::InDoubt { reason }
+}
+
 fn set_aside(cause: Option<&RejectCause>) -> String {
     let why = match cause {
         Some(cause) if is_held(&cause.sqlstate) => {

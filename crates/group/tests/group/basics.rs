@@ -27,6 +27,27 @@ async fn a_write_is_answered_then_reaches_the_backend_with_its_position() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_changes_nothing_is_flushed_when_what_it_saw_is() {
+    let scene = Scene::new(10).await;
+    let mut config = scene.config("n-0");
+    config.write_through.max_delay_ms = 1_500;
+    let node = Node::start(config, "n-0", std::sync::Arc::new(cachetier_group::NoPeers)).await;
+    let node = node.unwrap();
+    node.until("serving", |s| s.ready).await;
+    node.set_place(3, 77).await.unwrap();
+    let call = TransactCall {
+        key: KeySelector::Root(root(3)),
+        transaction: Transaction { guards: Vec::new(), operations: vec![set_place(77)] },
+        answer: AnswerWhen::Flushed,
+        idempotency_key: None,
+    };
+    let done = node.group.transact(call).await.unwrap();
+    assert_eq!(done.position.sequence, 0, "nothing is left to change");
+    assert_eq!(scene.postgres.number("SELECT place FROM account WHERE id = 3").await, 77);
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d21_a_row_that_is_not_loaded_is_read_through_and_never_called_absent() {
     let scene = Scene::new(10).await;
     let node = scene.serving("n-0").await;
