@@ -105,6 +105,8 @@ impl Core {
             let body = match images.files.body(file.bundle, *offset, entry) {
                 Ok(body) => body,
                 Err(why) => {
+                    // what the account says of the file is not so: it is written anew
+                    images.keep(file.bundle, None);
                     images.tally.drop_slots(why, 1);
                     continue;
                 }
@@ -126,7 +128,10 @@ impl Core {
                     images.tally.drop_slots(Unfit::MemoryFull, 1);
                 }
                 PutBack::Broken => images.tally.drop_slots(Unfit::Released, 1),
-                PutBack::Damaged => images.tally.drop_slots(Unfit::Damaged, 1),
+                PutBack::Damaged => {
+                    images.keep(file.bundle, None);
+                    images.tally.drop_slots(Unfit::Damaged, 1);
+                }
             }
         }
         covered

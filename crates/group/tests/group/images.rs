@@ -127,6 +127,19 @@ async fn a_damaged_image_costs_its_slot_and_a_damaged_directory_its_file() {
         }
     }
     assert!(lost_with_slot > 0);
+    // what is loaded again is in an image again, with the same bytes as before the damage
+    scene.postgres.up().await;
+    for id in 1..=ACCOUNTS {
+        node.until("the backend to be back", |s| s.backend_reachable).await;
+        node.read(id).await.unwrap();
+    }
+    node.close().await;
+    let node = scene.serving("n-0").await;
+    for id in 1..=ACCOUNTS {
+        assert_eq!(held(&node, id).await, Some(id * 10), "account {id}");
+    }
+    let status = node.group.status().await;
+    assert!(!status.problems.iter().any(|p| p.reason == "ImagesDropped"), "{status:?}");
     node.close().await;
 }
 
