@@ -3,13 +3,17 @@
 //! Owns those rules and the order of the tables. Pure; what the backend has to say about tables
 //! and columns is asked elsewhere.
 
-use super::{NodeConfig, TableConfig};
+use super::{Eviction, NodeConfig, TableConfig};
 
 /// The longest time a setting may ask for: 30 days, as in the resource. What is longer is a typing
 /// error, and could not be added to a clock.
 const TIME_MAX_SECONDS: u64 = 30 * 24 * 3_600;
 /// More connections than any server takes; each may become a task.
 const CONNECTIONS_MAX: u32 = 10_000;
+/// Below, eviction finds too few instances in a slot to make room: some kilobytes of each.
+const EVICTION_BYTES_MIN: u64 = 16 << 20;
+/// Room for some thousand idempotency answers.
+const ANSWERS_BYTES_MIN: u64 = 1 << 20;
 /// Calls at once.
 const CONCURRENT_MAX: u32 = 1_000_000;
 
@@ -54,9 +58,27 @@ impl NodeConfig {
         if self.write_through.lanes == 0 {
             return Err(ConfigError::new("writeThrough.lanes", "it is 0; at least 1"));
         }
+        self.check_bytes()?;
         within("backend.maxConnections", self.backend.max_connections, CONNECTIONS_MAX)?;
         within("bypass.maxConcurrent", self.bypass.max_concurrent, CONCURRENT_MAX)?;
         within("preload.readyAtPercent", u32::from(self.preload.ready_at_percent), 100)
+    }
+
+    fn check_bytes(&self) -> Result<(), ConfigError> {
+        let least = |field: &str, value: u64, min: u64| match value {
+            value if value >= min => Ok(()),
+            value => Err(ConfigError::new(field, format!("it is {value}; at least {min}"))),
+        };
+        least("writeThrough.maxBacklogBytes", self.write_through.max_backlog_bytes, 1)?;
+        least("writeThrough.maxBatchRows", self.write_through.max_batch_rows.into(), 1)?;
+        if self.idempotency.window_seconds > 0 {
+            least("idempotency.maxBytes", self.idempotency.max_bytes, ANSWERS_BYTES_MIN)?;
+        }
+        // an instance takes the place of another one of its slot
+        if self.memory.eviction == Eviction::Clean {
+            least("memory.capacityBytes", self.memory.capacity_bytes, EVICTION_BYTES_MIN)?;
+        }
+        Ok(())
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
@@ -161,6 +183,13 @@ mod tests {
             ("[]", "", "tables: there are none"),
             ("[{name: a, parent: b}, {name: b, parent: a}]", "", "tables: all have a `parent`"),
             ("[{name: a}, {name: b}]", "", "tables[b].parent: tables a and b both have no"),
+            (root, "writeThrough: {maxBacklogBytes: 0}", "writeThrough.maxBacklogBytes: it is 0"),
+            (root, "idempotency: {windowSeconds: 1, maxBytes: 9}", "idempotency.maxBytes: it is 9"),
+            (
+                root,
+                "memory: {eviction: Clean, capacityBytes: 2000000}",
+                "memory.capacityBytes: it is 2000000; at least 16777216",
+            ),
             ("[{name: a}, {name: a}]", "", "tables[a].name: the table is listed twice"),
             ("[{name: a}, {name: b, parent: a}, {name: b, parent: a}]", "", "tables[b].name"),
             (
