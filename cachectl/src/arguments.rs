@@ -96,6 +96,7 @@ pub enum Command {
     /// Read the rows of one cache instance
     Get(GetArguments),
     /// Change one cache instance: all of it happens, or nothing
+    #[command(after_long_help = TRANSACTION_FILE)]
     Tx(Box<TxArguments>),
     /// State of the group and of its nodes
     Status,
@@ -126,6 +127,22 @@ pub enum Command {
         shell: clap_complete::Shell,
     },
 }
+
+/// Of `tx --file`.
+const TRANSACTION_FILE: &str = "\
+A transaction file (YAML, or the same as JSON):
+
+  key: {root: [4711]}               # or by a lookup key: {by: {sub_nbr: \"000000000004711\"}};
+                                    # left out when the command line names the instance
+  guards:                           # all must hold, else nothing happens; may be left out
+  - {table: special_facility, where: {sf_type: 2}}
+  - {table: call_forwarding, where: {sf_type: 2, start_time: 8}, absent: true}
+  operations:                       # in this order, all or none
+  - update: {table: subscriber, set: {bit_1: 1}, expect: 1}
+  - insert: {table: call_forwarding, values: {sf_type: 2, start_time: 8, end_time: 12, numberx: \"1\"}}
+  - upsert: {table: access_info, values: {ai_type: 1, data1: 7, data2: 0, data3: abc, data4: null}}
+  - delete: {table: call_forwarding, where: {sf_type: 1}, expect: 1}
+  answer: durable                   # or flushed: answered only after the backend accepted it";
 
 /// Names one instance.
 #[derive(Args, Clone, Debug)]
@@ -173,7 +190,8 @@ pub struct TxArguments {
     /// Delete the rows that match --where
     #[arg(long, value_name = "TABLE", group = "act")]
     pub delete: Option<String>,
-    /// The whole transaction from a YAML or JSON file; `-` is standard input
+    /// The whole transaction from a YAML or JSON file; `-` is standard input. With several operations
+    /// and guards; `cachectl help tx` shows one
     #[arg(short, long, value_name = "FILE", group = "act", conflicts_with_all = ["set", "set_null", "conditions", "expect"])]
     pub file: Option<PathBuf>,
     /// A column's value
@@ -204,6 +222,11 @@ impl GetArguments {
         if narrowed && self.tables.len() != 1 {
             bail!("--columns and --where need exactly one --table");
         }
+        let mut tables: Vec<&String> = self.tables.iter().collect();
+        tables.sort_unstable();
+        if let Some([twice, _]) = tables.array_windows().find(|[a, b]| a == b) {
+            bail!("--table {twice} is given twice");
+        }
         Ok(())
     }
 }
@@ -225,6 +248,13 @@ impl TxArguments {
         }
         if inserts && (!self.conditions.is_empty() || self.expect.is_some()) {
             bail!("--where and --expect belong to --update and --delete");
+        }
+        let column = |set: &String| set.split_once('=').map_or(set.as_str(), |(c, _)| c).to_owned();
+        let mut columns: Vec<String> = self.set.iter().map(column).collect();
+        columns.extend(self.set_null.iter().cloned());
+        columns.sort_unstable();
+        if let Some([twice, _]) = columns.array_windows().find(|[a, b]| a == b) {
+            bail!("column {twice} is set twice; give each column once, by --set or --set-null");
         }
         if let Some(key) = &self.idempotency_key {
             IdempotencyKey::new(key.clone()).context("in --idempotency-key")?;
@@ -307,10 +337,13 @@ pub struct DdlArguments {
 pub enum RejectsCommand {
     /// The open ones, oldest first
     List {
-        #[arg(long, default_value_t = 100)]
+        /// At most so many
+        #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         limit: u32,
+        #[command(flatten)]
+        filter: RejectFilter,
     },
-    /// Everything known of one
+    /// Everything known of one, with what it and the transactions behind it were to do
     Show { id: u64 },
     /// Try them again, each with what waits behind it, in order
     Replay(ChosenRejects),
@@ -318,20 +351,27 @@ pub enum RejectsCommand {
     Discard(ChosenRejects),
 }
 
-/// Which rejects: by their ids, or all that every filter lets through.
-#[derive(Args, Debug)]
-pub struct ChosenRejects {
-    #[arg(value_name = "ID")]
-    pub ids: Vec<u64>,
+/// Which rejects: those that every filter lets through.
+#[derive(Args, Debug, Default)]
+pub struct RejectFilter {
     /// Those of this table
-    #[arg(short, long, value_name = "TABLE", conflicts_with = "ids")]
+    #[arg(short, long, value_name = "TABLE")]
     pub table: Option<String>,
     /// Those refused with this SQLSTATE, e.g. 23514
-    #[arg(long, value_name = "CODE", conflicts_with = "ids")]
+    #[arg(long, value_name = "CODE", value_parser = sqlstate)]
     pub sqlstate: Option<String>,
     /// Those older than this, e.g. 10m or 1h30m
-    #[arg(long, value_name = "AGE", value_parser = TimeSpan::parse, conflicts_with = "ids")]
+    #[arg(long, value_name = "AGE", value_parser = TimeSpan::parse)]
     pub older_than: Option<TimeSpan>,
+}
+
+/// Which rejects: by their ids, or all that every filter lets through.
+#[derive(Args, Debug, Default)]
+pub struct ChosenRejects {
+    #[arg(value_name = "ID", conflicts_with_all = ["table", "sqlstate", "older_than"])]
+    pub ids: Vec<u64>,
+    #[command(flatten)]
+    pub filter: RejectFilter,
     /// Every one
     #[arg(long, conflicts_with_all = ["ids", "table", "sqlstate", "older_than"])]
     pub all: bool,
@@ -344,11 +384,23 @@ pub struct ChosenRejects {
 impl ChosenRejects {
     /// What is wrong whatever rejects there are.
     pub fn check(&self) -> Result<()> {
-        let filtered = self.table.is_some() || self.sqlstate.is_some() || self.older_than.is_some();
+        let RejectFilter { table, sqlstate, older_than } = &self.filter;
+        let filtered = table.is_some() || sqlstate.is_some() || older_than.is_some();
         if self.ids.is_empty() && !filtered && !self.all {
             bail!("say which: ids, --table, --sqlstate, --older-than, or --all");
         }
         Ok(())
+    }
+}
+
+/// Five digits or upper-case letters.
+fn sqlstate(text: &str) -> Result<String> {
+    let fits =
+        text.len() == 5 && text.chars().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        bail!("a SQLSTATE has five digits or upper-case letters, such as 23514")
     }
 }
 

@@ -12,7 +12,7 @@ use cachetier_journal::Sequence;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
 use cachetier_write_through::{
-    Backend, BackendError, BackendFuture, BackendIdentity, Chunk, Claim, ClaimRequest, Fence,
+    AsOf, Backend, BackendError, BackendFuture, BackendIdentity, Chunk, Claim, ClaimRequest, Fence,
     FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, Leave, LoadInfo,
     LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest,
     WalState, WriterId, WriterRow,
@@ -236,10 +236,11 @@ impl Backend for Wire {
     fn read_instances<'a>(
         &'a self,
         keys: &'a [RootKey],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Vec<Option<Instance>>> {
         Box::pin(async move {
             let world = self.go().await?;
-            let found = world.database.read_instances(keys).await?;
+            let found = world.database.read_instances(keys, as_of).await?;
             if world.weather.lock().slow_misses && world.chance(0.5) {
                 world.pause(1_000).await;
             }
@@ -450,6 +451,14 @@ impl Scan for WireScan {
     }
 }
 
+fn moves(request: &FlushRequest<'_>) -> String {
+    let told = request.moves().map(|(fence, next)| {
+        let (lane, from) = (fence.writer.lane, place(fence.position));
+        format!(" lane {lane}: position {from} to {}", place(next))
+    });
+    told.collect::<Vec<String>>().join(",")
+}
+
 /// The database committed a batch: by whom, of which slots, with what result.
 fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
     let fence = &request.fence;
@@ -460,13 +469,11 @@ fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
         .collect();
     if request.rows() > 0 || !request.rejects.is_empty() {
         world.history.say(format!(
-            "{} lane {} commits {} rows, {} set aside, position {} to {}",
+            "{} commits {} rows, {} set aside,{}",
             line.name(),
-            fence.writer.lane,
             request.rows(),
             request.rejects.len(),
-            place(fence.position),
-            place(request.next)
+            moves(request)
         ));
     }
     world.judge(|oracle| oracle.committed_by(&line.node, fence.token));
@@ -481,6 +488,8 @@ fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
     }
     check::all_stored(world);
     if world.chance(0.1) {
-        check::position_is_synced(world, &line.node, request.next);
+        for (_, next) in request.moves() {
+            check::position_is_synced(world, &line.node, next);
+        }
     }
 }

@@ -60,6 +60,13 @@ fn r23_a_holder_that_no_topology_names_any_more_is_asked_all_the_same() {
     must_hold(&sim::run(3_947));
 }
 
+/// A standby that lagged took over while the lanes were idle: a miss read what it still had, and a
+/// transaction was judged by it.
+#[test]
+fn r11_a_miss_believes_no_backend_that_lacks_confirmed_commits() {
+    must_hold(&sim::run(700_141));
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {

@@ -174,6 +174,19 @@ impl Admin for AdminService {
         Ok(Response::new(v1::ListRejectsResponse { rejects }))
     }
 
+    async fn show_reject(
+        &self,
+        request: Request<v1::ShowRejectRequest>,
+    ) -> Result<Response<v1::ShowRejectResponse>, Status> {
+        authorize(&request, Act::Admin)?;
+        let shown = self.group.reject(request.into_inner().id).await;
+        let (reject, transactions) = shown.map_err(|e| refused(&e))?;
+        Ok(Response::new(v1::ShowRejectResponse {
+            reject: Some(answers::reject(reject)),
+            transactions: transactions.into_iter().map(answers::rejected_transaction).collect(),
+        }))
+    }
+
     async fn resolve_reject(
         &self,
         request: Request<v1::ResolveRejectRequest>,

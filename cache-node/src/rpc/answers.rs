@@ -2,9 +2,10 @@
 
 use cachetier_group::{
     BacklogFigures, ChunkOutcome, CompareProgress, InstanceDifference, LoadBegun, LoadFigures,
-    Phase, Position, Refreshed, RejectFigure, Status, TableRowsFigure, Transacted,
+    Phase, Position, Refreshed, RejectFigure, RejectedTransaction, Status, TableRowsFigure,
+    Transacted,
 };
-use cachetier_model::{GroupSchema, TableSchema};
+use cachetier_model::{ChangeKind, GroupSchema, TableSchema};
 use cachetier_proto::v1;
 
 pub fn transacted(answer: Transacted) -> v1::TransactResponse {
@@ -98,7 +99,22 @@ pub fn reject(figure: RejectFigure) -> v1::Reject {
         message: figure.message,
         age_seconds: figure.age.as_secs_f64(),
         following: figure.following,
+        key_hash: figure.key_hash,
     }
+}
+
+pub fn rejected_transaction(transaction: RejectedTransaction) -> v1::RejectedTransaction {
+    let kind = |kind| match kind {
+        ChangeKind::Insert => "insert",
+        ChangeKind::Update => "update",
+        ChangeKind::Delete => "delete",
+    };
+    let changes = transaction.changes.into_iter().map(|change| v1::RejectedChange {
+        table: change.table,
+        kind: kind(change.kind).to_owned(),
+        columns: change.columns,
+    });
+    v1::RejectedTransaction { sequence: transaction.sequence, changes: changes.collect() }
 }
 
 fn table_load(figure: TableRowsFigure) -> v1::TableLoad {

@@ -39,6 +39,13 @@ pub async fn run(reach: &Reach, arguments: &CompareArguments, format: Format) ->
             finished.iter().for_each(print_found);
         }
     }
+    if sums.instances == 0 && arguments.sample > 1 {
+        output::complain(format_args!(
+            "no instance fell into a sample of one in {}, so nothing is proved; take a smaller --sample",
+            arguments.sample
+        ));
+        return Ok(Exit::NotGood);
+    }
     Ok(Exit::good(sums.repaired == sums.differing))
 }
 

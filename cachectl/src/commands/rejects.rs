@@ -1,29 +1,24 @@
 //! `rejects`: what the backend refused for good, and what becomes of it.
 
-use crate::arguments::{ChosenRejects, Format, RejectsCommand};
+use crate::arguments::{ChosenRejects, Format, RejectFilter, RejectsCommand};
 use crate::exit::{Exit, misuse};
 use crate::output::{self, seconds};
 use crate::reach::{Node, Reach};
 use anyhow::{Context, Result, anyhow, bail};
-use cachetier_client::wire::Reject;
+use cachetier_client::wire::{Reject, RejectedChange, RejectedTransaction};
 use futures::future::try_join_all;
 use serde_json::{Value as Json, json};
 use std::io::{BufRead, IsTerminal};
 
 /// Rejects fetched to find one by its id.
 const SEARCHED_MAX: u32 = 10_000;
+/// Transactions of one reject that `show` prints.
+const SHOWN_MAX: usize = 20;
 
 pub async fn run(reach: &Reach, command: &RejectsCommand, format: Format) -> Result<Exit> {
     match command {
-        RejectsCommand::List { limit } => list(reach, *limit, format).await,
-        RejectsCommand::Show { id } => {
-            let (_, reject) = find(reach, *id).await?;
-            match format {
-                Format::Json => output::print_json(&to_json(&reject))?,
-                Format::Table => show(&reject),
-            }
-            Ok(Exit::Done)
-        }
+        RejectsCommand::List { limit, filter } => list(reach, *limit, filter, format).await,
+        RejectsCommand::Show { id } => show(reach, *id, format).await,
         RejectsCommand::Replay(chosen) => decide(reach, chosen, false, format).await,
         RejectsCommand::Discard(chosen) => decide(reach, chosen, true, format).await,
     }
@@ -50,24 +45,43 @@ async fn decide(
         }
         return Ok(Exit::Done);
     }
+    check_table(reach, &chosen.filter).await?;
     let mut rejects = all(reach, SEARCHED_MAX).await?;
     let missing = chosen.ids.iter().find(|id| !rejects.iter().any(|(_, r)| r.id == **id));
     if let Some(id) = missing {
         bail!("there is no open reject {id}; see `rejects list`");
     }
     rejects.retain(|(_, reject)| is_chosen(chosen, reject));
-    if !chosen.yes {
+    // where nothing is to be done, there is nothing to confirm
+    if !chosen.yes && !rejects.is_empty() {
         return only_shown(&rejects, discard, format);
     }
     all_of(reach, &rejects, discard, format).await
 }
 
 fn is_chosen(chosen: &ChosenRejects, reject: &Reject) -> bool {
-    let ChosenRejects { ids, table, sqlstate, older_than, all: _, yes: _ } = chosen;
-    (ids.is_empty() || ids.contains(&reject.id))
-        && table.as_ref().is_none_or(|table| *table == reject.table)
+    let ChosenRejects { ids, filter, all: _, yes: _ } = chosen;
+    (ids.is_empty() || ids.contains(&reject.id)) && passes(filter, reject)
+}
+
+fn passes(filter: &RejectFilter, reject: &Reject) -> bool {
+    let RejectFilter { table, sqlstate, older_than } = filter;
+    table.as_ref().is_none_or(|table| *table == reject.table)
         && sqlstate.as_ref().is_none_or(|code| *code == reject.sqlstate)
         && older_than.as_ref().is_none_or(|age| reject.age_seconds > age.duration().as_secs_f64())
+}
+
+/// A misspelt table must not look like one without rejects. A group that serves nobody cannot be
+/// asked for its tables; its rejects can still be listed.
+async fn check_table(reach: &Reach, filter: &RejectFilter) -> Result<()> {
+    let Some(table) = &filter.table else { return Ok(()) };
+    let Ok(client) = reach.client().await else { return Ok(()) };
+    let schema = client.schema();
+    if schema.tables.iter().any(|t| t.name == *table) {
+        return Ok(());
+    }
+    let names: Vec<&str> = schema.tables.iter().map(|t| t.name.as_str()).collect();
+    Err(misuse(anyhow!("there is no table {table}; the group has {}", names.join(", "))))
 }
 
 fn done(discard: bool) -> &'static str {
@@ -149,16 +163,24 @@ async fn find(reach: &Reach, id: u64) -> Result<(Node, Reject)> {
     found.with_context(|| format!("there is no open reject {id}; see `rejects list`"))
 }
 
-async fn list(reach: &Reach, limit: u32, format: Format) -> Result<Exit> {
-    let mut rejects = all(reach, limit).await?;
+async fn list(reach: &Reach, limit: u32, filter: &RejectFilter, format: Format) -> Result<Exit> {
+    check_table(reach, filter).await?;
+    let mut rejects = all(reach, SEARCHED_MAX).await?;
+    rejects.retain(|(_, reject)| passes(filter, reject));
+    let more = rejects.len().saturating_sub(limit as usize);
     rejects.truncate(limit as usize);
     match format {
         Format::Json => {
             let list: Vec<Json> = rejects.iter().map(|(_, r)| to_json(r)).collect();
-            output::print_json(&json!({"rejects": list}))?;
+            output::print_json(&json!({"rejects": list, "more": more}))?;
         }
         Format::Table if rejects.is_empty() => say!("no rejects"),
-        Format::Table => print_table(&rejects),
+        Format::Table => {
+            print_table(&rejects);
+            if more > 0 {
+                say!("and {more} more; see --limit");
+            }
+        }
     }
     Ok(Exit::Done)
 }
@@ -189,7 +211,24 @@ fn print_table(rejects: &[(Node, Reject)]) {
     output::print_table(&table);
 }
 
-fn show(reject: &Reject) {
+async fn show(reach: &Reach, id: u64, format: Format) -> Result<Exit> {
+    let (node, reject) = find(reach, id).await?;
+    let shown = reach.admin(owner(reach, &node, &reject)).show_reject(id).await?;
+    match format {
+        Format::Json => {
+            let mut json = to_json(&reject);
+            if let Json::Object(fields) = &mut json {
+                let transactions = shown.transactions.iter().map(transaction_json).collect();
+                fields.insert("transactions".to_owned(), transactions);
+            }
+            output::print_json(&json)?;
+        }
+        Format::Table => print_one(&reject, &shown.transactions),
+    }
+    Ok(Exit::Done)
+}
+
+fn print_one(reject: &Reject, transactions: &[RejectedTransaction]) {
     say!("reject {} of {}", reject.id, reject.node);
     say!("  sequence    {}", reject.sequence);
     say!("  age         {}", seconds(reject.age_seconds));
@@ -197,16 +236,43 @@ fn show(reject: &Reject) {
     say!("  table       {}", reject.table);
     say!("  constraint  {}", reject.constraint);
     say!("  message     {}", reject.message);
+    say!("  instance    {} (hash of its key)", reject.key_hash);
     say!("  behind it   {} transactions of the same instance", reject.following);
+    for transaction in transactions.iter().take(SHOWN_MAX) {
+        say!("  transaction {}", transaction.sequence);
+        for change in &transaction.changes {
+            let columns = match change.columns.as_slice() {
+                [] => String::new(),
+                columns => format!(" ({})", columns.join(", ")),
+            };
+            say!("    {} {}{columns}", change.kind, change.table);
+        }
+    }
+    if let more @ 1.. = transactions.len().saturating_sub(SHOWN_MAX) {
+        say!("  and {more} transactions more; -o json shows them all");
+    }
+    let id = reject.id;
     say!(
-        "\nRepair the cause and `rejects replay {0}`, or give it up with `rejects discard {0}`.",
-        reject.id
+        "\nThe backend's own words, which may name rows, are only there: SELECT detail FROM \
+         cachetier.reject WHERE id = {id}\n\
+         Repair the cause and `rejects replay {id}`, or give it up with `rejects discard {id}`."
     );
 }
 
+fn transaction_json(transaction: &RejectedTransaction) -> Json {
+    let change =
+        |c: &RejectedChange| json!({"table": c.table, "kind": c.kind, "columns": c.columns});
+    let changes: Vec<Json> = transaction.changes.iter().map(change).collect();
+    json!({"sequence": transaction.sequence, "changes": changes})
+}
+
+/// The node that can decide about it.
+fn owner<'a>(reach: &'a Reach, lists_it: &'a Node, reject: &Reject) -> &'a Node {
+    reach.nodes().iter().find(|n| n.name == reject.node).unwrap_or(lists_it)
+}
+
 async fn resolve(reach: &Reach, node: &Node, reject: &Reject, discard: bool) -> Result<u32> {
-    let owner = reach.nodes().iter().find(|n| n.name == reject.node).unwrap_or(node);
-    Ok(reach.admin(owner).resolve_reject(reject.id, discard).await?)
+    Ok(reach.admin(owner(reach, node, reject)).resolve_reject(reject.id, discard).await?)
 }
 
 fn confirmed(reject: &Reject) -> Result<bool> {
@@ -236,6 +302,7 @@ fn to_json(r: &Reject) -> Json {
         "message": r.message,
         "ageSeconds": r.age_seconds,
         "following": r.following,
+        "keyHash": r.key_hash,
     })
 }
 
@@ -250,28 +317,23 @@ mod tests {
     }
 
     fn chosen() -> ChosenRejects {
-        ChosenRejects {
-            ids: Vec::new(),
-            table: None,
-            sqlstate: None,
-            older_than: None,
-            all: false,
-            yes: false,
-        }
+        ChosenRejects::default()
     }
 
     #[test]
     fn a_reject_is_chosen_by_its_id_or_by_every_filter_given() {
         let one = reject(7, "orders", "23514", 700.0);
         let all = ChosenRejects { all: true, ..chosen() };
-        let table = ChosenRejects { table: Some("orders".into()), ..chosen() };
-        let old = ChosenRejects { older_than: TimeSpan::parse("10m").ok(), ..chosen() };
+        let by = |filter| ChosenRejects { filter, ..chosen() };
+        let orders = || RejectFilter { table: Some("orders".into()), ..RejectFilter::default() };
+        let table = by(orders());
+        let of_age = |age| RejectFilter { older_than: TimeSpan::parse(age).ok(), ..orders() };
+        let old = by(of_age("10m"));
         let id = ChosenRejects { ids: vec![6, 7], ..chosen() };
         assert!([&all, &table, &old, &id].into_iter().all(|chosen| is_chosen(chosen, &one)));
-        let code = ChosenRejects { sqlstate: Some("23505".into()), table: table.table, ..chosen() };
+        let code = by(RejectFilter { sqlstate: Some("23505".into()), ..orders() });
         assert!(!is_chosen(&code, &one), "the table fits, the code does not");
-        let older = ChosenRejects { older_than: TimeSpan::parse("12m").ok(), ..chosen() };
-        assert!(!is_chosen(&older, &one));
+        assert!(!is_chosen(&by(of_age("12m")), &one));
         assert!(!is_chosen(&ChosenRejects { ids: vec![8], ..chosen() }, &one));
         assert!(chosen().check().is_err() && all.check().is_ok() && id.check().is_ok());
     }

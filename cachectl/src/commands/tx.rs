@@ -103,7 +103,9 @@ fn print(answer: &TransactAnswer, format: Format) -> Result<()> {
                     position.sequence,
                     position.journal
                 ),
-                None => say!("nothing to change: {} rows", rows.join(" + ")),
+                None => {
+                    say!("{} rows matched, already as asked: nothing changed", rows.join(" + "))
+                }
             }
             Ok(())
         }

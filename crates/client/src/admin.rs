@@ -187,6 +187,14 @@ impl AdminClient {
         bounded(&self.node, self.timeout, call).await.map(|answer| answer.rejects)
     }
 
+    /// A reject with what it and the transactions behind it were to do.
+    pub async fn show_reject(&self, id: u64) -> Result<v1::ShowRejectResponse, ClientError> {
+        let request = self.timed(v1::ShowRejectRequest { id });
+        let mut service = self.node.admin();
+        let call = service.show_reject(request);
+        bounded(&self.node, self.timeout, call).await
+    }
+
     /// Discards or replays a reject with what follows it; answers the number of transactions.
     pub async fn resolve_reject(&self, id: u64, discard: bool) -> Result<u32, ClientError> {
         let request = Request::new(v1::ResolveRejectRequest { id, discard });

@@ -18,7 +18,7 @@ const fn defect(name: &'static str, what: &'static str) -> Defect {
 }
 
 /// Every defect there is.
-pub const ALL: [Defect; 29] = [
+pub const ALL: [Defect; 31] = [
     defect("r01-unsynced-leaves", "the lanes take what is written, not what is synced"),
     defect("r02-same-generation", "a start goes on with the generation it finds"),
     defect("r03-trim-by-fastest-lane", "the journal is trimmed to the furthest lane"),
@@ -29,9 +29,14 @@ pub const ALL: [Defect; 29] = [
     defect("r08-any-token", "a claim is admitted whatever token the journal holds"),
     defect("r09-fence-missed-is-done", "a batch that missed its fence counts as committed"),
     defect("r09-lost-slots-are-written", "a lane goes on with slots that were taken from it"),
+    defect(
+        "r09-lanes-travel-without-their-rows",
+        "of lanes that travel together one moves its row",
+    ),
     defect("r10-lanes-without-barrier", "the lane map changes with batches outstanding"),
     defect("r11-nothing-sent-again", "what the backend lost is not sent again"),
     defect("r11-commit-assumed", "an asynchronous commit counts as confirmed at once"),
+    defect("r11-older-is-read", "a miss believes a backend that lacks confirmed commits"),
     defect("r15-write-without-load", "an instance that is not loaded counts as absent"),
     defect("r16-answer-before-backend", "unique keys are acknowledged before the backend decided"),
     defect("r17-followers-pass", "what follows a reject is sent"),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cachetier_model::{
-    IdempotencyKey, LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet, Transaction,
+    ChangeKind, IdempotencyKey, LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet,
+    Transaction,
 };
 use uuid::Uuid;
 
@@ -266,4 +267,21 @@ pub struct RejectFigure {
     pub age: Duration,
     /// Transactions of the same instance behind it.
     pub following: u32,
+    /// See [`cachetier_model::RootKey::fingerprint`].
+    pub key_hash: String,
+}
+
+/// A transaction that was set aside: what it was to do, without values.
+#[derive(Clone, Debug)]
+pub struct RejectedTransaction {
+    pub sequence: u64,
+    pub changes: Vec<RejectedChange>,
+}
+
+#[derive(Clone, Debug)]
+pub struct RejectedChange {
+    pub table: String,
+    pub kind: ChangeKind,
+    /// Columns that an update changes.
+    pub columns: Vec<String>,
 }

@@ -160,7 +160,7 @@ impl<'a> Comparison<'a> {
     }
 
     fn sampled(&self, key: &RootKey) -> Option<u64> {
-        let digest = digest(key);
+        let digest = key.hash64();
         digest.is_multiple_of(self.sample).then_some(digest)
     }
 
@@ -204,7 +204,7 @@ impl<'a> Comparison<'a> {
             }
         });
         for batch in keys.chunks(UNMET_BATCH) {
-            let found = self.core.shared.backend.read_instances(batch).await.map_err(away)?;
+            let found = self.core.shared.backend.read_instances(batch, None).await.map_err(away)?;
             let unmet = batch.iter().zip(found).filter(|(_, there)| there.is_none());
             self.suspects.extend(unmet.map(|(key, _)| key.clone()));
         }
@@ -266,7 +266,8 @@ impl<'a> Comparison<'a> {
                 pause.tick().await;
                 continue;
             }
-            let found = self.core.shared.backend.read_instances(std::slice::from_ref(key)).await;
+            let found =
+                self.core.shared.backend.read_instances(std::slice::from_ref(key), None).await;
             let backend = found.map_err(away)?.into_iter().next().flatten();
             let backend =
                 backend.unwrap_or_else(|| Instance::absent(self.core.schema.tables.len()));
@@ -311,7 +312,7 @@ impl<'a> Comparison<'a> {
         if found.tables.is_empty() {
             return;
         }
-        found.key_hash = format!("{:016x}", digest(key));
+        found.key_hash = key.fingerprint();
         if let Some(repair) = self.repair {
             self.core.repair(key, (ours, backend), repair, &mut found).await;
             self.progress.repaired += u64::from(found.repaired);
@@ -341,13 +342,6 @@ impl Pace {
             tokio::time::sleep_until(self.begun + due).await;
         }
     }
-}
-
-fn digest(key: &RootKey) -> u64 {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    key.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn away(error: cachetier_write_through::BackendError) -> GroupError {

@@ -50,8 +50,11 @@ impl Core {
 
     async fn on_flush_event(&self, event: FlushEvent, unconfirmed: &mut Unconfirmed) {
         match event {
-            FlushEvent::Flushed { lane, upto, keys, accepted } => {
+            FlushEvent::Flushed { lane, upto, keys, accepted, resent } => {
                 self.on_flushed(&keys, &accepted);
+                if resent {
+                    self.forget_sent_again(&keys);
+                }
                 unconfirmed.committed(lane, upto, keys);
             }
             FlushEvent::Refused { key, sequence, cause, .. } => {
@@ -77,6 +80,14 @@ impl Core {
             FlushEvent::BackendUp => {
                 self.shared.problems.heal("backend");
             }
+        }
+    }
+
+    /// The backend lacked these commits for a while. What was loaded then is older than what was
+    /// acknowledged, and looks like any other clean instance: it is read again.
+    fn forget_sent_again(&self, keys: &[(RootKey, u64)]) {
+        for (key, _) in keys {
+            self.engine.forget_clean(key);
         }
     }
 

@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::{
     BacklogFigures, BeginLoad, CompareCall, CompareProgress, Drained, KeySelector, LoadBegun,
-    Located, Position, ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure, Released,
-    TransactCall, Transacted,
+    Located, Position, ReadCall, ReadFound, ReadOutcome, Refreshed, RejectFigure,
+    RejectedTransaction, Released, TransactCall, Transacted,
 };
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason, in_full};
@@ -367,6 +367,14 @@ impl Group {
     /// Rejects of this node's slots, oldest first.
     pub async fn rejects(&self, limit: u32) -> Result<Vec<RejectFigure>, GroupError> {
         self.core()?.list_rejects(limit).await
+    }
+
+    /// One of them, with what it and the transactions behind it were to do.
+    pub async fn reject(
+        &self,
+        id: u64,
+    ) -> Result<(RejectFigure, Vec<RejectedTransaction>), GroupError> {
+        self.core()?.show_reject(id).await
     }
 
     /// Decides about a reject and what follows it; answers the number of transactions.

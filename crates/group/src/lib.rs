@@ -60,8 +60,8 @@ pub use cachetier_engine::RowSink;
 pub use calls::{
     AnswerWhen, BacklogFigures, BeginLoad, ChunkOutcome, CompareCall, CompareProgress, Drained,
     InstanceDifference, InstanceTable, KeySelector, LoadBegun, Located, Position, ReadCall,
-    ReadFound, ReadOutcome, Refreshed, RejectFigure, Released, Repair, Source, TableDifference,
-    TableRowsFigure, TransactCall, Transacted,
+    ReadFound, ReadOutcome, Refreshed, RejectFigure, RejectedChange, RejectedTransaction, Released,
+    Repair, Source, TableDifference, TableRowsFigure, TransactCall, Transacted,
 };
 pub use error::{Disposition, ErrorFacts, GroupError, Refusal, RefusalReason};
 pub use group::{Group, GroupOptions};

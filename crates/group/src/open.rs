@@ -119,6 +119,7 @@ pub(crate) async fn open(
         slots_noting: Default::default(),
         problems: Board::default(),
         writes_stopped: false.into(),
+        write_due: false.into(),
         tail: counted,
         fenced: Default::default(),
         ended: watch::Sender::new(None),
@@ -145,7 +146,7 @@ async fn recall_tenures(shared: &Shared) -> Result<(), GroupError> {
 
 /// Ends the group when its journal does.
 async fn watch_journal(shared: Arc<Shared>) {
-    let mut marks = shared.journal.watch();
+    let mut marks = shared.journal.watch_synced();
     loop {
         let stopped = marks.borrow_and_update().stopped.clone();
         if let Some(Stopped::Latched(reason)) = stopped {

@@ -123,7 +123,7 @@ impl Core {
             }
         };
         self.may_bypass(root.slot())?;
-        let found = self.shared.backend.read_instances(std::slice::from_ref(&root)).await;
+        let found = self.shared.backend.read_instances(std::slice::from_ref(&root), None).await;
         let found = found.map_err(|error| away(&error.to_string()))?;
         let instance = found.into_iter().next().flatten();
         self.tally_read(Source::Bypass);

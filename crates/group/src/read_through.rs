@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use cachetier_engine::{Engine, Installed, Ticket};
 use cachetier_model::{Instance, RootKey};
+use cachetier_write_through::{Reason, WriteThrough};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
@@ -29,6 +30,9 @@ const QUEUE_KEYS_MAX: usize = 65_536;
 /// A key whose ticket broke this often is given up: someone writes it without pause, so it is
 /// loaded.
 const ATTEMPTS_MAX: u32 = 16;
+/// A backend that is not ready, or lacks commits, is asked again so often, after so long.
+const LOOKS_MAX: u32 = 10;
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// The longest a caller waits for the backend.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
@@ -75,6 +79,7 @@ type Landing = Option<Result<Fetched, GroupError>>;
 pub(crate) struct ReadThrough {
     shared: Arc<Shared>,
     engine: Arc<Engine>,
+    lanes: WriteThrough,
     /// One entry per key being fetched; made by the first waiter, removed by the worker.
     flights: DashMap<RootKey, watch::Sender<Landing>>,
     queue: Mutex<VecDeque<RootKey>>,
@@ -83,10 +88,16 @@ pub(crate) struct ReadThrough {
 
 impl ReadThrough {
     /// Starts `workers` workers, each with at most one query under way.
-    pub(crate) fn start(shared: &Arc<Shared>, engine: &Arc<Engine>, workers: usize) -> Arc<Self> {
+    pub(crate) fn start(
+        shared: &Arc<Shared>,
+        engine: &Arc<Engine>,
+        lanes: &WriteThrough,
+        workers: usize,
+    ) -> Arc<Self> {
         let misses = Arc::new(Self {
             shared: Arc::clone(shared),
             engine: Arc::clone(engine),
+            lanes: lanes.clone(),
             flights: DashMap::new(),
             queue: Mutex::default(),
             work: Notify::new(),
@@ -171,15 +182,30 @@ impl ReadThrough {
         keys.iter().for_each(|key| self.land(key, Err(gave_up())));
     }
 
+    /// Asks the backend, and nothing that lacks what it had confirmed: the lanes look at it at once,
+    /// and send again what it lacks.
+    async fn ask(&self, keys: &[RootKey]) -> Result<Vec<Option<Instance>>, GroupError> {
+        let mut looks = LOOKS_MAX;
+        loop {
+            let as_of = self.lanes.as_of().filter(|_| !cachetier_defects::on("r11-older-is-read"));
+            match self.shared.backend.read_instances(keys, as_of.as_ref()).await {
+                Ok(found) => return Ok(found),
+                Err(error) if error.reason == Reason::BackendNotReady && looks > 0 => {
+                    looks -= 1;
+                    self.lanes.look();
+                    tokio::time::sleep(LOOK_PAUSE).await;
+                }
+                Err(error) => {
+                    return Err(GroupError::BackendAway { reason: error.to_string().into() });
+                }
+            }
+        }
+    }
+
     /// Lands what could be installed; answers the keys whose ticket broke.
     async fn try_batch(&self, keys: &[RootKey]) -> Result<Vec<RootKey>, GroupError> {
         let mut ticket = Arc::new(OpenTicket::open(&self.engine)?);
-        let found = self
-            .shared
-            .backend
-            .read_instances(keys)
-            .await
-            .map_err(|error| GroupError::BackendAway { reason: error.to_string().into() })?;
+        let found = self.ask(keys).await?;
         if cachetier_defects::on("r19-late-ticket") {
             ticket = Arc::new(OpenTicket::open(&self.engine)?);
         }

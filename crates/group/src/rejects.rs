@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cachetier_engine::ReadAnswer;
-use cachetier_model::{ReadPlan, RootKey, SlotId, SlotSet};
-use cachetier_write_through::{Disposition, Reason, RejectEntry, is_held};
+use cachetier_model::{ColumnId, ReadPlan, RootKey, SlotId, SlotSet};
+use cachetier_write_through::{BackendError, Disposition, Reason, RejectEntry, is_held};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::calls::RejectFigure;
+use crate::calls::{RejectFigure, RejectedChange, RejectedTransaction};
 use crate::core::Core;
 use crate::error::GroupError;
 use crate::ownership::SlotState;
@@ -52,15 +52,41 @@ impl Core {
     pub(crate) async fn list_rejects(&self, limit: u32) -> Result<Vec<RejectFigure>, GroupError> {
         let uid = &self.shared.config.group.uid;
         let entries = self.shared.backend.list_rejects(uid, limit.max(1)).await;
-        let entries =
-            entries.map_err(|e| GroupError::BackendAway { reason: e.to_string().into() })?;
-        let here = |entry: &RejectEntry| {
-            matches!(
-                self.shared.slots.state(entry.key.slot()),
-                SlotState::Serving | SlotState::Leaving
-            )
-        };
-        Ok(entries.into_iter().filter(here).map(figure).collect())
+        Ok(entries
+            .map_err(away)?
+            .into_iter()
+            .filter(|entry| self.is_here(entry))
+            .map(figure)
+            .collect())
+    }
+
+    /// A reject of this node with what it and those behind it were to do.
+    pub(crate) async fn show_reject(
+        &self,
+        id: u64,
+    ) -> Result<(RejectFigure, Vec<RejectedTransaction>), GroupError> {
+        let tail = self.shared.backend.reject_tail(id).await.map_err(away)?;
+        let head = tail.first().filter(|head| self.is_here(head)).ok_or_else(|| no_reject(id))?;
+        let transactions = tail.iter().map(|entry| self.rejected(entry)).collect();
+        Ok((figure(head.clone()), transactions))
+    }
+
+    fn is_here(&self, entry: &RejectEntry) -> bool {
+        let state = self.shared.slots.state(entry.key.slot());
+        matches!(state, SlotState::Serving | SlotState::Leaving)
+    }
+
+    fn rejected(&self, entry: &RejectEntry) -> RejectedTransaction {
+        let changes = entry.changes.iter().filter_map(|change| {
+            let table = self.schema.table(change.table)?;
+            let name = |column: &ColumnId| Some(table.columns.get(*column)?.name.clone());
+            Some(RejectedChange {
+                table: table.name.clone(),
+                kind: change.kind,
+                columns: change.changed.iter().filter_map(name).collect(),
+            })
+        });
+        RejectedTransaction { sequence: entry.sequence, changes: changes.collect() }
     }
 
     /// Decides about a reject and its tail; answers the number of transactions.
@@ -72,12 +98,8 @@ impl Core {
     }
 
     async fn decide(&self, id: u64, discard: bool) -> Result<u32, GroupError> {
-        let away = |e: cachetier_write_through::BackendError| GroupError::BackendAway {
-            reason: e.to_string().into(),
-        };
         let tail = self.shared.backend.reject_tail(id).await.map_err(away)?;
-        let unknown = || GroupError::Unknown { what: "reject", id: id.to_string() };
-        let key = tail.first().map(|head| head.key.clone()).ok_or_else(unknown)?;
+        let key = tail.first().map(|head| head.key.clone()).ok_or_else(|| no_reject(id))?;
         if self.shared.slots.state(key.slot()) != SlotState::Serving {
             return Err(self.not_owner(key.slot()));
         }
@@ -218,6 +240,14 @@ fn undecided() -> GroupError {
     }
 }
 
+fn no_reject(id: u64) -> GroupError {
+    GroupError::Unknown { what: "reject", id: id.to_string() }
+}
+
+fn away(error: BackendError) -> GroupError {
+    GroupError::BackendAway { reason: error.to_string().into() }
+}
+
 fn figure(entry: RejectEntry) -> RejectFigure {
     RejectFigure {
         id: entry.id,
@@ -229,5 +259,6 @@ fn figure(entry: RejectEntry) -> RejectFigure {
         message: entry.message,
         age: Duration::from_secs_f64(entry.age_seconds.max(0.0)),
         following: entry.following,
+        key_hash: entry.key.fingerprint(),
     }
 }

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub topology_change: tokio::sync::Mutex<BTreeMap<String, String>>,
     pub problems: Board,
     pub writes_stopped: AtomicBool,
+    /// Somebody is about to write what the journal has queued.
+    pub write_due: AtomicBool,
     /// What the journal alone says of the backlog; set once by a start that waits.
     pub tail: OnceLock<BacklogFigures>,
     /// Why this node is fenced; set once.
@@ -61,6 +63,30 @@ pub(crate) struct Shared {
     /// The journal is closed: what has no answer by now gets none.
     pub closed: CancellationToken,
     pub tally: Tally,
+}
+
+/// The promise to write what the journal has queued; left to its writer if nobody keeps it.
+struct WriteDue {
+    shared: Arc<Shared>,
+    left: bool,
+}
+
+impl WriteDue {
+    fn write(mut self) {
+        self.left = false;
+        // first the flag: what is queued after the look into the queue needs a promise of its own
+        self.shared.write_due.store(false, Ordering::Release);
+        self.shared.journal.write_here();
+    }
+}
+
+impl Drop for WriteDue {
+    fn drop(&mut self) {
+        if self.left {
+            self.shared.write_due.store(false, Ordering::Release);
+            self.shared.journal.leave_to_writer();
+        }
+    }
 }
 
 /// Event counts since the start, for metrics.
@@ -162,6 +188,19 @@ impl Shared {
         self.notebook.set_slots(slots, &tenures.note(self.generation)).await?;
         *self.tenures.lock() = tenures;
         Ok(())
+    }
+
+    /// Has the frames that were queued without waking the journal's writer written on this thread,
+    /// after the tasks that are ready now: what those append is written with them.
+    pub(crate) fn write_soon(self: &Arc<Self>) {
+        if self.write_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let due = WriteDue { shared: self.clone(), left: true };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(async move { due.write() })),
+            Err(_) => due.write(),
+        }
     }
 
     /// The last frame there is. Before the first of this process, that is the last one found: the

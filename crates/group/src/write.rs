@@ -12,7 +12,6 @@ use cachetier_model::{
     TableRead, Transaction,
 };
 use cachetier_write_through::{RejectCause, is_held};
-use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -128,10 +127,11 @@ impl Core {
                 }
             }
             let claimed = claim.as_ref();
-            let sink = Sink { core: self, urgent, claim: claimed, decision: Mutex::default() };
-            match self.engine.transact(root, transaction, &sink) {
+            let sink = Sink::new(self, urgent, claimed);
+            let done = self.engine.transact(root, transaction, &sink);
+            let decision = sink.finish();
+            match done {
                 Ok(committed) => {
-                    let decision = sink.decision.into_inner();
                     if committed.sequence == 0
                         && let Some(claim) = claimed
                     {
@@ -179,8 +179,9 @@ impl Core {
         changes: &[RowChange],
     ) -> Result<bool, GroupError> {
         self.serving(key.slot(), Instant::now() + self.hold_timeout()).await?;
-        let sink = Sink { core: self, urgent: true, claim: None, decision: Mutex::default() };
+        let sink = Sink::new(self, true, None);
         let written = self.engine.write_again(key, instance, changes, &sink);
+        let decision = sink.finish();
         let Some(committed) = written.map_err(|refused| match refused {
             TransactError::Refused(refused) => match refused.0.downcast::<GroupError>() {
                 Ok(error) => *error,
@@ -191,7 +192,6 @@ impl Core {
         else {
             return Ok(false);
         };
-        let decision = sink.decision.into_inner();
         self.answer(key, committed, decision, true).await.map(|_| true)
     }
 

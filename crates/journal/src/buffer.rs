@@ -100,8 +100,17 @@ impl Buffer {
         }
     }
 
-    /// Accepts a frame or says why not; nothing is kept of a refused one.
+    /// Accepts a frame or says why not; nothing is kept of a refused one. The writer is woken.
     pub fn append(&self, kind: u8, payload: &[u8]) -> Result<Sequence, AppendError> {
+        let (sequence, writer_waits) = self.accept(kind, payload)?;
+        if writer_waits {
+            self.wake();
+        }
+        Ok(sequence)
+    }
+
+    /// The same, without waking the writer; true if that would have been needed.
+    pub fn accept(&self, kind: u8, payload: &[u8]) -> Result<(Sequence, bool), AppendError> {
         if kind == KIND_MARK {
             return Err(AppendError::ReservedKind);
         }
@@ -132,12 +141,7 @@ impl Buffer {
             chunk.last = sequence;
             chunk.frames += 1;
         }
-        let wake = state.writer_waits;
-        drop(state);
-        if wake {
-            self.wake();
-        }
-        Ok(sequence)
+        Ok((sequence, state.writer_waits))
     }
 
     fn chunk_max(&self) -> usize {
@@ -168,6 +172,17 @@ impl Buffer {
     /// Takes the oldest chunk, to be written in one commit.
     pub fn take(&self) -> Option<Chunk> {
         self.state.lock().chunks.pop_front()
+    }
+
+    /// The same, if it is no longer than `room` bytes.
+    pub fn take_within(&self, room: u64) -> Option<Chunk> {
+        let chunks = &mut self.state.lock().chunks;
+        let fits = chunks.front().is_some_and(|chunk| chunk.bytes.len() as u64 <= room);
+        if fits { chunks.pop_front() } else { None }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.state.lock().chunks.is_empty()
     }
 
     /// The chunk was written: its bytes left the queue and the active segment's room.

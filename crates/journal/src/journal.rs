@@ -7,20 +7,19 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use crate::driver::JournalDriver;
 use crate::error::IoContext;
 use crate::file_system::FileSystem;
 use crate::format::control::{CONTROL_BYTES_MAX, encode_control};
 use crate::reader::FrameReader;
 use crate::shared::Shared;
 use crate::stats::JournalStats;
-use crate::writer::{JournalDriver, Turn};
 use crate::{
     AppendError, Durability, InDoubt, JournalError, JournalOptions, Sequence, Stopped, Watermarks,
     open,
@@ -63,6 +62,7 @@ pub struct Journal {
 #[derive(Debug)]
 struct Inner {
     shared: Arc<Shared>,
+    driver: JournalDriver,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -75,13 +75,13 @@ impl Journal {
         options: JournalOptions,
     ) -> Result<(Self, Recovery), JournalError> {
         let relaxed = options.durability != Durability::Sync;
-        let (journal, recovery, mut driver) = Self::open_driven(fs, dir, options)?;
+        let (journal, recovery, driver) = Self::open_driven(fs, dir, options)?;
         if relaxed {
             driver.use_syncer().during("start the syncer thread for", dir)?;
         }
         let thread = std::thread::Builder::new()
             .name("journal-writer".to_owned())
-            .spawn(move || run(driver))
+            .spawn(move || driver.run())
             .during("start the writer thread for", dir)?;
         *journal.inner.thread.lock() = Some(thread);
         Ok((journal, recovery))
@@ -94,8 +94,9 @@ impl Journal {
         dir: &Path,
         options: JournalOptions,
     ) -> Result<(Self, Recovery, JournalDriver), JournalError> {
-        let (driver, recovery) = open::open(fs, dir, options)?;
-        let inner = Inner { shared: driver.shared().clone(), thread: Mutex::new(None) };
+        let (writer, recovery) = open::open(fs, dir, options)?;
+        let (shared, driver) = (writer.shared().clone(), JournalDriver::new(writer));
+        let inner = Inner { shared, driver: driver.clone(), thread: Mutex::new(None) };
         Ok((Self { inner: Arc::new(inner) }, recovery, driver))
     }
 
@@ -108,6 +109,35 @@ impl Journal {
     /// bounded group-commit buffer. In order: a call that returned earlier has the lower sequence.
     pub fn append(&self, kind: u8, payload: &[u8]) -> Result<Sequence, AppendError> {
         self.inner.shared.buffer.append(kind, payload)
+    }
+
+    /// As [`Journal::append`], but the writer is not woken where the caller can write as well: the
+    /// caller calls [`Journal::write_here`] soon, and anyhow before it waits for anything. True:
+    /// it must.
+    pub fn append_quietly(
+        &self,
+        kind: u8,
+        payload: &[u8],
+    ) -> Result<(Sequence, bool), AppendError> {
+        let shared = &self.inner.shared;
+        if shared.options.durability == Durability::Sync {
+            return Ok((shared.buffer.append(kind, payload)?, false));
+        }
+        shared.buffer.accept(kind, payload)
+    }
+
+    /// Writes what is queued, on this thread, where that is a write of some microseconds into
+    /// reserved space (at `Relaxed`); else the writer is woken for it. What was queued by then will
+    /// be written, by whomever.
+    pub fn write_here(&self) {
+        if !self.inner.driver.write_queued() {
+            self.inner.shared.buffer.signal();
+        }
+    }
+
+    /// Instead of [`Journal::write_here`]: the writer does it.
+    pub fn leave_to_writer(&self) {
+        self.inner.shared.buffer.signal();
     }
 
     /// Last sequence that is durable at the configured level.
@@ -125,13 +155,19 @@ impl Journal {
         self.inner.shared.marks.subscribe()
     }
 
+    /// The same for those who follow `synced`, `trimmed`, `stopped` and `blocked`: they are not
+    /// woken by each commit, and see the other positions as of the last change of these.
+    pub fn watch_synced(&self) -> watch::Receiver<Watermarks> {
+        self.inner.shared.rare_marks.subscribe()
+    }
+
     /// Returns once `sequence` is durable at the configured level; in doubt if the journal stops
     /// before. A sequence never given out is waited for until the journal stops.
     pub async fn wait_durable(&self, sequence: Sequence) -> Result<(), InDoubt> {
         if self.durable() >= sequence {
             return Ok(());
         }
-        self.wait(sequence, |marks| marks.durable).await
+        self.wait(self.watch(), sequence, |marks| marks.durable).await
     }
 
     /// Returns once `sequence` is synced, whatever the level.
@@ -139,15 +175,15 @@ impl Journal {
         if self.synced() >= sequence {
             return Ok(());
         }
-        self.wait(sequence, |marks| marks.synced).await
+        self.wait(self.watch_synced(), sequence, |marks| marks.synced).await
     }
 
     async fn wait(
         &self,
+        mut marks: watch::Receiver<Watermarks>,
         sequence: Sequence,
         mark: impl Fn(&Watermarks) -> Sequence,
     ) -> Result<(), InDoubt> {
-        let mut marks = self.watch();
         let reached = marks
             .wait_for(|marks| mark(marks) >= sequence || marks.stopped.is_some())
             .await
@@ -256,29 +292,6 @@ impl Drop for Inner {
         self.shared.buffer.stop(Stopped::Closed);
         if thread.join().is_err() {
             tracing::error!("journal writer thread ended unexpectedly");
-        }
-    }
-}
-
-/// Latches the journal should the writer thread unwind: nobody may wait for it any longer.
-struct LatchOnUnwind(Arc<Shared>);
-
-impl Drop for LatchOnUnwind {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.latch("journal writer thread ended unexpectedly");
-        }
-    }
-}
-
-fn run(mut driver: JournalDriver) {
-    let shared = driver.shared().clone();
-    let _guard = LatchOnUnwind(shared.clone());
-    loop {
-        match driver.turn(Instant::now()) {
-            Turn::Again => {}
-            Turn::Idle { for_frames, until } => shared.buffer.wait(for_frames, until),
-            Turn::Done => return,
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod offline;
 
 mod buffer;
 mod control_file;
+mod driver;
 mod error;
 mod journal;
 mod open;
@@ -32,6 +33,7 @@ mod watermarks;
 mod window;
 mod writer;
 
+pub use driver::JournalDriver;
 pub use error::{AppendError, Disposition, InDoubt, JournalError};
 pub use journal::{Frame, Journal, Recovery};
 pub use options::{Durability, JournalOptions, PAYLOAD_BYTES_MAX};
@@ -39,4 +41,4 @@ pub use reader::FrameReader;
 pub use sequence::Sequence;
 pub use stats::JournalStats;
 pub use watermarks::{Stopped, Watermarks};
-pub use writer::{JournalDriver, Turn};
+pub use writer::Turn;

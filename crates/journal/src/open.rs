@@ -22,7 +22,7 @@ use crate::recover::{Survey, Unsure, survey};
 use crate::segments::Segments;
 use crate::sequence::GENERATION_MAX;
 use crate::shared::{Counters, Shared};
-use crate::writer::{JournalDriver, Preparation};
+use crate::writer::{Preparation, Writer};
 use crate::{JournalOptions, Recovery, Sequence, Watermarks};
 
 /// Name of the file that carries the directory lock.
@@ -35,7 +35,7 @@ pub(crate) fn open(
     fs: Arc<dyn FileSystem>,
     dir: &Path,
     options: JournalOptions,
-) -> Result<(JournalDriver, Recovery), JournalError> {
+) -> Result<(Writer, Recovery), JournalError> {
     options.validate()?;
     fs.create_dir_all(dir).during("create directory", dir)?;
     let lock = lock_dir(fs.as_ref(), dir)?;
@@ -59,7 +59,7 @@ pub(crate) fn open(
     let last = survey.last;
     let segments = Segments::new(survey.segments);
     let shared = shared(fs, dir, options, lock, control, segments, &recovery);
-    let mut driver = JournalDriver::new(Arc::new(shared), preparation, last);
+    let mut driver = Writer::new(Arc::new(shared), preparation, last);
     match driver.prepare_now() {
         Err(JournalError::Io { act, path, source })
             if is_no_room(&source) && !act.starts_with("sync") =>
@@ -158,6 +158,7 @@ fn shared(
     Shared {
         buffer: Buffer::new(seed, &options, begin),
         journal_id: control.journal_id,
+        rare_marks: watch::Sender::new(marks.clone()),
         marks: watch::Sender::new(marks),
         durable: AtomicU64::new(last.get()),
         synced: AtomicU64::new(last.get()),

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub buffer: Buffer,
     /// Written by the writer, read by all.
     pub marks: watch::Sender<Watermarks>,
+    /// The same, told only when anything but `appended`, `written` and `durable` changed.
+    pub rare_marks: watch::Sender<Watermarks>,
     /// Copies of two watermarks for readers that must not wait for a lock.
     pub durable: AtomicU64,
     pub synced: AtomicU64,
@@ -76,17 +78,30 @@ impl Shared {
     /// Publishes a change of the watermarks; each only grows.
     pub fn publish(&self, change: impl FnOnce(&mut Watermarks)) {
         let figures = self.buffer.figures();
+        let mut rare = None;
         self.marks.send_modify(|marks| {
-            let (durable, synced) = (marks.durable, marks.synced);
+            let before = marks.clone();
             change(marks);
             marks.appended = figures.appended;
             marks.blocked = figures.refusing;
-            debug_assert!(marks.durable >= durable && marks.synced >= synced);
+            debug_assert!(marks.durable >= before.durable && marks.synced >= before.synced);
             debug_assert!(marks.appended >= marks.written && marks.written >= marks.synced);
             debug_assert!(marks.written >= marks.durable && marks.durable >= marks.synced);
             self.durable.store(marks.durable.get(), Ordering::Release);
             self.synced.store(marks.synced.get(), Ordering::Release);
+            let of_commits = Watermarks {
+                appended: marks.appended,
+                written: marks.written,
+                durable: marks.durable,
+                ..before
+            };
+            if of_commits != *marks {
+                rare = Some(marks.clone());
+            }
         });
+        if let Some(marks) = rare {
+            self.rare_marks.send_replace(marks);
+        }
     }
 
     /// Stops for good because of a failed write or sync. The first reason stays.

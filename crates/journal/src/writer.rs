@@ -1,13 +1,13 @@
 //! The writer: takes a chunk, writes it, syncs it, publishes it; keeps space ready; trims.
 //!
 //! Owns the active segment, the spare and the order of all changes to the directory after start.
-//! Works in turns without waiting, so that a thread (`journal`) or a simulator can drive it.
+//! Works in turns without waiting, so that a thread or a task (`driver`) can drive it.
 //! Never retries a sync; a refused write into reserved space (volume full, read-only) is tried
 //! again, any other failed write or sync stops the journal for good.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::buffer::Chunk;
 use crate::error::{JournalError, is_no_room};
@@ -21,9 +21,14 @@ use crate::{Durability, Sequence, Stopped};
 
 mod housekeeping;
 
-/// Drives one journal. See [`crate::Journal::open_driven`].
+/// A thread that has other work may be held up so long by writing; after that it writes nothing for
+/// a while.
+const HERE_MAX: Duration = Duration::from_millis(2);
+const HERE_PAUSE: Duration = Duration::from_secs(1);
+
+/// See the module; [`crate::JournalDriver`] says who takes the turns.
 #[derive(Debug)]
-pub struct JournalDriver {
+pub(crate) struct Writer {
     shared: Arc<Shared>,
     seed: Seed,
     /// What must happen on disk before the first frame is accepted; `None` once it did.
@@ -45,6 +50,8 @@ pub struct JournalDriver {
     blocked_until: Option<Instant>,
     /// When failed housekeeping (no space for a spare, control file busy) is tried again.
     housekeep_at: Option<Instant>,
+    /// After a slow write: from when on threads that have other work write again.
+    here_from: Option<Instant>,
     done: bool,
 }
 
@@ -104,7 +111,7 @@ impl Failure {
     }
 }
 
-impl JournalDriver {
+impl Writer {
     pub(crate) fn new(shared: Arc<Shared>, preparation: Preparation, last: Sequence) -> Self {
         let seed = Seed::of(shared.journal_id);
         let trimmed = shared.marks.borrow().trimmed;
@@ -123,26 +130,13 @@ impl JournalDriver {
             syncing: false,
             blocked_until: None,
             housekeep_at: None,
+            here_from: None,
             done: false,
         }
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-
-    /// Takes turns until the journal is closed or latched, as a task on tokio's clock: no thread,
-    /// so that a simulator has every step in its hands.
-    pub async fn run_as_task(mut self) {
-        loop {
-            match self.turn(tokio::time::Instant::now().into_std()) {
-                Turn::Again => tokio::task::yield_now().await,
-                Turn::Idle { for_frames, until } => {
-                    self.shared.buffer.wait_as_task(for_frames, until).await;
-                }
-                Turn::Done => return,
-            }
-        }
     }
 
     /// One commit, or one piece of housekeeping. Blocks only on I/O.
@@ -159,6 +153,35 @@ impl JournalDriver {
         };
         self.done = turn == Turn::Done;
         turn
+    }
+
+    /// Writes what is queued if that takes nothing but writes into the active segment. False: the
+    /// rest, or what follows from it, needs a turn.
+    pub(crate) fn write_queued(&mut self, clock: fn() -> Instant) -> bool {
+        let now = clock();
+        let simple = self.shared.options.durability != Durability::Sync
+            && !self.done
+            && self.preparation.is_none()
+            && self.in_flight.is_none()
+            && self.blocked_until.is_none()
+            && self.here_from.is_none_or(|from| now >= from);
+        if !simple {
+            return false;
+        }
+        let sync_was_due = self.sync_at.is_some() || self.syncing;
+        while let Some(active) = &self.active {
+            let room = self.shared.options.segment_bytes - active.offset;
+            let Some(chunk) = self.shared.buffer.take_within(room) else { break };
+            self.in_flight = Some(chunk);
+            if let Err(failure) = self.commit(now) {
+                self.fail(failure, now, false);
+                return false;
+            }
+        }
+        if clock().duration_since(now) > HERE_MAX {
+            self.here_from = Some(now + HERE_PAUSE);
+        }
+        self.shared.buffer.is_empty() && (sync_was_due || self.sync_at.is_none())
     }
 
     fn work(&mut self, now: Instant, closing: bool) -> Result<Turn, Failure> {

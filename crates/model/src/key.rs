@@ -3,6 +3,7 @@
 use crate::slot::SlotId;
 use crate::value::{Value, ValueError, ValueRef};
 use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Canonical bytes of a root key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,6 +46,16 @@ impl RootKey {
 
     pub fn slot(&self) -> SlotId {
         SlotId::of_key(&self.0)
+    }
+
+    /// The same on every node and in every release; the slot is its top twelve bits.
+    pub fn hash64(&self) -> u64 {
+        xxh3_64(&self.0)
+    }
+
+    /// Names the instance where its key must not be shown.
+    pub fn fingerprint(&self) -> String {
+        format!("{:016x}", self.hash64())
     }
 }
 

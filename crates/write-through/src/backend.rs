@@ -15,7 +15,7 @@ use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Value};
 use claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
-use flush::{Fence, LaneSession, WriterId};
+use flush::{AsOf, Fence, LaneSession, WriterId};
 use futures::future::BoxFuture;
 use load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
 use reject::RejectEntry;
@@ -81,10 +81,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Opens a lane's connection.
     fn open_lane(&self, writer: WriterId) -> BackendFuture<'_, Box<dyn LaneSession>>;
 
-    /// Whole instances, all from one snapshot (R18); `None` where there is no root row.
+    /// Whole instances, all from one snapshot (R18); `None` where there is no root row. Refused with
+    /// `BackendNotReady` where the snapshot does not hold what `as_of` asks for.
     fn read_instances<'a>(
         &'a self,
         keys: &'a [RootKey],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Vec<Option<Instance>>>;
 
     /// The root key behind a lookup key.

@@ -14,7 +14,7 @@ pub use state::{Break, Faults};
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
-use crate::backend::flush::{Fence, LaneSession, WriterId};
+use crate::backend::flush::{AsOf, Fence, LaneSession, WriterId, commits_missing};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
 use crate::backend::reject::RejectEntry;
 use crate::backend::{Backend, BackendFuture, BackendIdentity};
@@ -64,6 +64,11 @@ impl DoubleBackend {
     /// The log catches up with asynchronous commits.
     pub fn flush_log(&self) {
         self.state.lock().flush_log();
+    }
+
+    /// Commits so far, of whatever kind; a crash takes those back that were not in the log.
+    pub fn commits(&self) -> u64 {
+        self.state.lock().inserted
     }
 
     /// A copy of the tables as they are.
@@ -167,8 +172,14 @@ impl Backend for DoubleBackend {
     fn read_instances<'a>(
         &'a self,
         keys: &'a [RootKey],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Vec<Option<Instance>>> {
-        self.with(|state| Ok(keys.iter().map(|key| state.instance(key)).collect()))
+        self.with(move |state| {
+            if as_of.is_some_and(|as_of| !state.holds(as_of)) {
+                return Err(commits_missing("read instances"));
+            }
+            Ok(keys.iter().map(|key| state.instance(key)).collect())
+        })
     }
 
     fn resolve_lookup<'a>(

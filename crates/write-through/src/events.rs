@@ -16,6 +16,8 @@ pub enum FlushEvent {
         /// Transactions in it whose callers await the backend, for its decision or for the flush:
         /// accepted.
         accepted: Vec<(RootKey, u64)>,
+        /// The backend had lost it, and has it again.
+        resent: bool,
     },
     /// An awaited transaction (R16) was refused: it never happened. Nothing is set aside.
     Refused {

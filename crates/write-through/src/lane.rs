@@ -22,6 +22,7 @@ mod deliver;
 mod held;
 mod segment;
 mod session;
+mod travel;
 mod verdict;
 
 /// Without work, the writer row is looked at this often at the latest; see
@@ -96,6 +97,9 @@ pub(crate) async fn run(mut lane: Lane) {
     let mut synced = lane.shared.synced.clone();
     let mut paused = lane.shared.paused.subscribe();
     let mut log_synced = lane.shared.turns.subscribe();
+    let mut calls = lane.shared.convoy.calls();
+    let mut called = false;
+    let mut looks = lane.shared.looks.subscribe();
     let mut look_at = Instant::now() + lane.shared.options.idle_position_interval;
     loop {
         if log_synced.has_changed().unwrap_or(false) {
@@ -107,7 +111,13 @@ pub(crate) async fn run(mut lane: Lane) {
             Taken::Nothing
         } else {
             let upto = *synced.borrow_and_update();
-            lane.shared.queue.take(lane.writer.lane, upto, lane.limits())
+            let mut limits = lane.limits();
+            if std::mem::take(&mut called) {
+                // company is there: nothing to wait for
+                limits.delay = Duration::ZERO;
+            }
+            calls.mark_unchanged();
+            lane.shared.queue.take(lane.writer.lane, upto, limits)
         };
         let ended = match taken {
             Taken::Batch(batch) => lane.deliver(batch).await,
@@ -122,6 +132,14 @@ pub(crate) async fn run(mut lane: Lane) {
                     () = lane.stop.cancelled() => Err(Ended::Stopped),
                     () = lane.wake.notified() => Ok(()),
                     _ = paused.changed() => Ok(()),
+                    _ = looks.changed() => {
+                        look_at = Instant::now();
+                        Ok(())
+                    }
+                    _ = calls.changed() => {
+                        called = true;
+                        Ok(())
+                    }
                     _ = log_synced.changed() => {
                         lane.confirm.log_was_synced();
                         Ok(())

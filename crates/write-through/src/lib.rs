@@ -31,7 +31,8 @@ pub use backend::claim::{
     TakeoverRequest,
 };
 pub use backend::flush::{
-    Fence, FlushOutcome, FlushRequest, LaneSession, NewReject, WalState, WriterId, WriterRow,
+    AsOf, Fence, FlushOutcome, FlushRequest, LaneSession, Move, NewReject, WalState, WriterId,
+    WriterRow,
 };
 pub use backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
 pub use backend::reject::RejectEntry;

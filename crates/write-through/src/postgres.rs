@@ -27,7 +27,7 @@ pub use bookkeeping::{ddl, grants};
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
-use crate::backend::flush::{Fence, LaneSession, WriterId};
+use crate::backend::flush::{AsOf, Fence, LaneSession, WriterId};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
 use crate::backend::reject::RejectEntry;
 use crate::backend::{Backend, BackendFuture, BackendIdentity};
@@ -252,10 +252,11 @@ impl Backend for PostgresBackend {
     fn read_instances<'a>(
         &'a self,
         keys: &'a [RootKey],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Vec<Option<Instance>>> {
         Box::pin(self.plain("read instances", async move |client| {
             let compiled = self.compiled()?;
-            read::read_instances(client, &self.options, &compiled, keys).await
+            read::read_instances(client, &self.options, &compiled, keys, as_of).await
         }))
     }
 

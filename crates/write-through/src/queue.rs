@@ -351,7 +351,8 @@ impl Inner {
                 let flushed = head.map_or(self.enqueued_upto, |first| first.saturating_sub(1));
                 let confirmed =
                     if queue.confirmed < queue.position { queue.confirmed } else { flushed };
-                LaneMark { position: queue.position, flushed, confirmed }
+                let held = queue.position.min(queue.confirmed);
+                LaneMark { position: queue.position, flushed, confirmed, held }
             })
             .collect();
         FlushMarks::of_lanes(lanes, staged.map(|s| s.saturating_sub(1)), self.enqueued_upto)

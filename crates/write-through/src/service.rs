@@ -5,7 +5,7 @@
 
 use crate::backend::Backend;
 use crate::backend::claim::Claim;
-use crate::backend::flush::{Fence, WriterId};
+use crate::backend::flush::{AsOf, Fence, WriterId};
 use crate::events::{BackendHealth, FlushEvent};
 use crate::options::WriteThroughOptions;
 use crate::pending::Pending;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) mod convoy;
 pub(crate) mod meter;
 pub(crate) mod shared;
 mod supervisor;
@@ -137,6 +138,19 @@ impl WriteThrough {
                 Err(_) => Err(WaitError::TimedOut),
             },
         }
+    }
+
+    /// What a snapshot of the backend must hold to be believed; `None` before the claim.
+    pub fn as_of(&self) -> Option<AsOf> {
+        let positions: Vec<u64> = self.marks().lanes.iter().map(|lane| lane.held).collect();
+        let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
+        let as_of = AsOf { group_uid: group_uid.clone(), node: node.clone(), positions };
+        (!as_of.positions.is_empty()).then_some(as_of)
+    }
+
+    /// A snapshot did not hold it: the lanes that have nothing to do look at their rows now.
+    pub fn look(&self) {
+        self.shared.looks.send_modify(|looks| *looks += 1);
     }
 
     pub fn backlog(&self) -> Backlog {

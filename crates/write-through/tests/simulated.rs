@@ -21,6 +21,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+#[path = "simulated/company.rs"]
+mod company;
 #[path = "simulated/histories.rs"]
 mod histories;
 
@@ -107,7 +109,7 @@ fn options(lanes: u16, commit: BackendCommit) -> WriteThroughOptions {
     WriteThroughOptions {
         lanes,
         delay_max: Duration::ZERO,
-        batch_rows_max: 4,
+        batch_rows_max: 8,
         backend_commit: commit,
         ..WriteThroughOptions::new("g", "n")
     }

@@ -68,7 +68,7 @@ pub(super) async fn build(
         shared: Arc::clone(shared),
         schema: Arc::clone(&schema),
         schema_version,
-        misses: ReadThrough::start(shared, &engine, workers as usize),
+        misses: ReadThrough::start(shared, &engine, &lanes, workers as usize),
         engine,
         lanes,
         decisions: Decisions::new(),
@@ -310,7 +310,9 @@ fn clear_suspects(core: &Arc<Core>) {
 
 /// The synced position as the lanes want it (R1), and the journal's end.
 fn follow_synced(shared: &Arc<Shared>) -> watch::Receiver<u64> {
-    let mut marks = shared.journal.watch();
+    let unsynced = cachetier_defects::on("r01-unsynced-leaves");
+    let journal = &shared.journal;
+    let mut marks = if unsynced { journal.watch() } else { journal.watch_synced() };
     let (sender, receiver) = watch::channel(marks.borrow().synced.get());
     let shutdown = shared.shutdown.clone();
     // ends with the lanes that follow it, also those of a start that was given up
@@ -322,7 +324,6 @@ fn follow_synced(shared: &Arc<Shared>) -> watch::Receiver<u64> {
                 changed = marks.changed() => if changed.is_err() { return },
             }
             let Watermarks { synced, appended, .. } = &*marks.borrow_and_update();
-            let unsynced = cachetier_defects::on("r01-unsynced-leaves");
             let synced = if unsynced { appended.get() } else { synced.get() };
             sender.send_if_modified(|old| std::mem::replace(old, synced) != synced);
         }

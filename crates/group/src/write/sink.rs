@@ -4,6 +4,7 @@
 //! never wait, and after the journal took the frame must never refuse.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cachetier_engine::{Commit, CommitRefused, CommitSink};
@@ -25,12 +26,14 @@ const PENDING_OVERHEAD_BYTES: u64 = 200;
 
 /// Journals and queues a transaction that passed all its checks. Called under the slot's lock.
 pub(super) struct Sink<'a> {
-    pub(super) core: &'a Core,
-    pub(super) urgent: bool,
+    core: &'a Core,
+    urgent: bool,
     /// Of a transaction with an idempotency key.
-    pub(super) claim: Option<&'a Claim>,
+    claim: Option<&'a Claim>,
     /// Filled when the caller waits for the backend.
-    pub(super) decision: Mutex<Option<oneshot::Receiver<Decision>>>,
+    decision: Mutex<Option<oneshot::Receiver<Decision>>>,
+    /// The journal's writer was not woken for it.
+    unwritten: AtomicBool,
 }
 
 impl CommitSink for Sink<'_> {
@@ -39,7 +42,19 @@ impl CommitSink for Sink<'_> {
     }
 }
 
-impl Sink<'_> {
+impl<'a> Sink<'a> {
+    pub(super) fn new(core: &'a Core, urgent: bool, claim: Option<&'a Claim>) -> Self {
+        Self { core, urgent, claim, decision: Mutex::default(), unwritten: AtomicBool::new(false) }
+    }
+
+    /// The store let go of the slot. What the caller waits for, if it waits for the backend.
+    pub(super) fn finish(self) -> Option<oneshot::Receiver<Decision>> {
+        if self.unwritten.into_inner() {
+            self.core.shared.write_soon();
+        }
+        self.decision.into_inner()
+    }
+
     fn journal_and_queue(&self, commit: &Commit<'_>) -> Result<u64, GroupError> {
         let core = self.core;
         let mut payload = Vec::with_capacity(512);
@@ -75,8 +90,10 @@ impl Sink<'_> {
         reservation.commit(draft, || {
             self.may_commit(commit)?;
             let journal = &core.shared.journal;
-            let appended = journal.append(frames::KIND_TRANSACTION, &payload);
-            let sequence = appended.map_err(from_append)?.get();
+            let appended = journal.append_quietly(frames::KIND_TRANSACTION, &payload);
+            let (sequence, unwritten) = appended.map_err(from_append)?;
+            self.unwritten.store(unwritten, Ordering::Relaxed);
+            let sequence = sequence.get();
             self.remember(commit, sequence)?;
             if commit.awaits_backend || self.urgent {
                 *self.decision.lock() = Some(core.decisions.expect(sequence));

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Active, Failure, JournalDriver};
+use super::{Active, Failure, Writer};
 use crate::Sequence;
 use crate::Stopped;
 use crate::error::{IoContext, JournalError};
@@ -22,7 +22,7 @@ pub(crate) const SPARE_NAME: &str = "spare";
 /// How long a trim waits when another thread is changing the control file.
 const CONTROL_BUSY_WAIT: Duration = Duration::from_millis(1);
 
-impl JournalDriver {
+impl Writer {
     /// Does what `open` left to do. Until it succeeded no frame is accepted.
     pub(crate) fn prepare_now(&mut self) -> Result<(), JournalError> {
         let Some(preparation) = &self.preparation else { return Ok(()) };

@@ -1,6 +1,7 @@
 //! One lane's conversation with the backend: fence, flush, position, log position.
 
 use crate::backend::BackendFuture;
+use crate::error::{BackendError, Reason};
 use crate::plan::Wave;
 use cachetier_model::{RootKey, RowChange, SlotSet};
 use std::sync::Arc;
@@ -34,12 +35,52 @@ pub struct WriterRow {
     pub slots: SlotSet,
 }
 
+/// A writer row that moves: found as the fence says, left at `next`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub fence: Fence,
+    pub next: u64,
+}
+
+/// What a snapshot must hold to be believed: the writer rows of a node at these positions, or beyond.
+/// A standby that was promoted lacks commits for a while; what is read of it by then is older than
+/// what was acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AsOf {
+    pub group_uid: String,
+    pub node: String,
+    /// By lane, of the lane map in force.
+    pub positions: Vec<u64>,
+}
+
+impl AsOf {
+    /// `rows`: the node's writer rows of the lane map of as many lanes, in any order.
+    pub fn holds(&self, rows: &[(u16, u64)]) -> bool {
+        let held = |(lane, position): (usize, &u64)| {
+            rows.iter().any(|(of, found)| usize::from(*of) == lane && found >= position)
+        };
+        self.positions.iter().enumerate().all(held)
+    }
+}
+
+/// Of a snapshot that does not.
+pub(crate) fn commits_missing(act: &'static str) -> BackendError {
+    BackendError::new(
+        act,
+        Reason::BackendNotReady,
+        "the backend lacks commits that it had confirmed (a standby was promoted, or an older state \
+         restored); nothing is read from it before they are there again",
+    )
+}
+
 /// One flush transaction.
 #[derive(Debug)]
 pub struct FlushRequest<'a> {
     pub fence: Fence,
     /// The position written together with the rows.
     pub next: u64,
+    /// Other lanes of the same node whose rows travel along: all move, or none.
+    pub along: Vec<Move>,
     pub waves: Vec<Wave<'a>>,
     pub rejects: Vec<NewReject>,
     /// Wait for the log at commit.
@@ -49,6 +90,12 @@ pub struct FlushRequest<'a> {
 }
 
 impl FlushRequest<'_> {
+    /// Every writer row that moves with it, as (fence, next).
+    pub fn moves(&self) -> impl Iterator<Item = (&Fence, u64)> {
+        std::iter::once((&self.fence, self.next))
+            .chain(self.along.iter().map(|m| (&m.fence, m.next)))
+    }
+
     pub fn rows(&self) -> usize {
         self.waves.iter().flat_map(|w| &w.statements).map(|s| s.rows.len()).sum()
     }

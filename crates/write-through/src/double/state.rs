@@ -4,7 +4,7 @@ use super::store::Store;
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, Takeover, TakeoverRequest,
 };
-use crate::backend::flush::{FlushOutcome, FlushRequest, WriterId, WriterRow};
+use crate::backend::flush::{AsOf, FlushOutcome, FlushRequest, WriterId, WriterRow};
 use crate::backend::load::KeyRange;
 use crate::backend::ownership::{
     Writer, admit, fenced, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
@@ -287,19 +287,31 @@ impl State {
         })
     }
 
+    pub fn holds(&self, as_of: &AsOf) -> bool {
+        let lanes = as_of.positions.len();
+        let rows: Vec<(u16, u64)> = self
+            .writers_of(&as_of.group_uid)
+            .iter()
+            .filter(|w| w.node == as_of.node && usize::from(w.lanes) == lanes)
+            .map(|w| (w.lane, w.position))
+            .collect();
+        as_of.holds(&rows)
+    }
+
     pub fn flush(&mut self, request: &FlushRequest<'_>) -> Result<FlushOutcome, BackendError> {
         let fault = self.faults.breaks.pop_front().unwrap_or(Break::Not);
         if fault == Break::BeforeCommit {
             return Err(broken());
         }
         let mut data = self.data.clone();
-        let fence = &request.fence;
-        let writers = data.writers.entry(fence.writer.group_uid.clone()).or_default();
-        let row = writers.iter_mut().find(|w| is(w, &fence.writer)).filter(|w| {
-            w.token == fence.token && w.version == fence.version && w.position == fence.position
-        });
-        let Some(row) = row else { return Ok(FlushOutcome::FenceMissed) };
-        row.position = request.next;
+        let writers = data.writers.entry(request.fence.writer.group_uid.clone()).or_default();
+        for (fence, next) in request.moves() {
+            let row = writers.iter_mut().find(|w| is(w, &fence.writer)).filter(|w| {
+                w.token == fence.token && w.version == fence.version && w.position == fence.position
+            });
+            let Some(row) = row else { return Ok(FlushOutcome::FenceMissed) };
+            row.position = next;
+        }
         for statement in request.waves.iter().flat_map(|w| &w.statements) {
             self.run(&mut data.store, statement)?;
         }

@@ -48,10 +48,14 @@ impl Lane {
     }
 
     /// A caller waits for the decision, or the group wants every commit synced.
-    pub(super) fn wants_synced_commit(&self, pending: &[Pending]) -> bool {
+    pub(super) fn must_sync(&self, pending: &[Pending]) -> bool {
         self.shared.options.backend_commit == BackendCommit::Sync
             || pending.iter().any(|p| p.awaits_backend || p.urgent)
-            || !pending.is_empty() && self.shared.turns.take()
+    }
+
+    /// The same, or it is this commit's turn.
+    pub(super) fn wants_synced_commit(&self, pending: &[Pending]) -> bool {
+        self.must_sync(pending) || !pending.is_empty() && self.shared.turns.take()
     }
 }
 
@@ -71,7 +75,7 @@ pub(super) fn request<'a>(
         refused
     })?;
     let rejects = sorted.following.iter().map(|p| set_aside(p, None)).collect();
-    Ok(FlushRequest { fence, next, waves, rejects, synced_commit, hasty: false })
+    Ok(FlushRequest { fence, next, along: Vec::new(), waves, rejects, synced_commit, hasty: false })
 }
 
 pub(super) fn set_aside(pending: &Pending, cause: Option<&BackendError>) -> NewReject {

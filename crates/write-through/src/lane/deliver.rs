@@ -42,7 +42,10 @@ struct CatchUp {
 
 impl Lane {
     pub(super) async fn deliver(&mut self, batch: Vec<Pending>) -> Result<(), Ended> {
-        self.work_off(vec![Segment::new(batch, false)], None).await
+        match self.travel(Segment::new(batch, false)).await? {
+            Some(alone) => self.work_off(vec![alone], None).await,
+            None => Ok(()),
+        }
     }
 
     /// Without work: keeps the position young, notices a fence, a loss, a backend that went back.
@@ -56,15 +59,19 @@ impl Lane {
 
     /// Reads the writer row, and sends again what it no longer holds.
     pub(super) async fn look_at_row(&mut self) -> Result<(), Ended> {
-        match self.open_session(self.position).await {
-            Ok(Look::Rewound { to }) => self.rewind(Vec::new(), to).await,
-            Ok(_) => {
-                self.backoff.reset();
-                self.shared.backend_is_up().await;
-                Ok(())
+        loop {
+            match self.open_session(self.position).await {
+                Ok(Look::Rewound { to }) => return self.rewind(Vec::new(), to).await,
+                Ok(_) => {
+                    self.backoff.reset();
+                    self.shared.backend_is_up().await;
+                    return Ok(());
+                }
+                Err(Trouble::Ended(ended)) => return Err(ended),
+                Err(Trouble::Backend(error) | Trouble::Held(error)) => {
+                    self.wait_out(&error).await?;
+                }
             }
-            Err(Trouble::Ended(ended)) => Err(ended),
-            Err(Trouble::Backend(error) | Trouble::Held(error)) => self.wait_out(&error).await,
         }
     }
 
@@ -138,7 +145,8 @@ impl Lane {
             return Ok(Step::Settled);
         }
         let next = segment.last_sequence();
-        let synced = self.wants_synced_commit(&sorted.kept);
+        // where it may be committed already, the retry must not claim more than that commit did
+        let synced = segment.tried_synced.unwrap_or_else(|| self.wants_synced_commit(&sorted.kept));
         let schema = std::sync::Arc::clone(&self.shared.schema);
         let mut request = match request(&schema, self.fence(), next, &sorted, synced) {
             Ok(request) => request,
@@ -266,6 +274,7 @@ impl Lane {
         FlushRequest {
             fence: self.fence(),
             next,
+            along: Vec::new(),
             waves: Vec::new(),
             rejects,
             synced_commit,
@@ -289,7 +298,8 @@ impl Lane {
             let keys = crate::service::last_sequences(&sorted.kept);
             let awaited = sorted.kept.iter().filter(|p| p.is_awaited());
             let accepted = awaited.map(|p| (p.key.clone(), p.sequence)).collect();
-            let event = FlushEvent::Flushed { lane, upto: position, keys, accepted };
+            let resent = segment.resent;
+            let event = FlushEvent::Flushed { lane, upto: position, keys, accepted, resent };
             self.shared.tell(event).await;
         }
         Meter::add(&self.shared.meter.rejected, sorted.following.len());

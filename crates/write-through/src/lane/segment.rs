@@ -14,11 +14,14 @@ pub(super) struct Segment {
     pub held: bool,
     /// The last try was patient: this one tells whether the row is locked still.
     pub hasty: bool,
+    /// It may have been committed together with other lanes' segments, waiting for the log or not.
+    pub tried_synced: Option<bool>,
 }
 
 impl Segment {
     pub(super) fn new(entries: Vec<Pending>, resent: bool) -> Self {
-        Self { entries, resent, tried_again: false, held: false, hasty: false }
+        let (tried_again, held, hasty) = (false, false, false);
+        Self { entries, resent, tried_again, held, hasty, tried_synced: None }
     }
 
     pub(super) fn held_before(self) -> Self {
@@ -27,6 +30,10 @@ impl Segment {
 
     pub(super) fn last_sequence(&self) -> u64 {
         self.entries.last().map_or(0, |p| p.sequence)
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.entries.iter().map(|p| p.changes.len()).sum()
     }
 
     /// Both halves, in order; only for more than one entry.

@@ -56,7 +56,7 @@ pub(super) const HELD_TRIES: u32 = 3;
 
 /// Lock timeout, statement timeout on rows of a table: fewer rows may pass where many do not. On
 /// the writer row it only means that somebody acts on the group just now.
-fn is_held(error: &BackendError) -> bool {
+pub(super) fn is_held(error: &BackendError) -> bool {
     error.table.is_some() && crate::error::is_held(error.sqlstate.as_deref().unwrap_or_default())
 }
 
@@ -144,7 +144,7 @@ impl Lane {
         self.confirm.session_lost();
     }
 
-    fn gains_unseen(&self) -> bool {
+    pub(super) fn gains_unseen(&self) -> bool {
         self.shared.state.lock().gains != self.gains_seen
     }
 

@@ -113,17 +113,22 @@ async fn run(
         let rejects = join_all(request.rejects.iter().map(|r| set_aside(client, request, r)));
         futures::join!(rows, rejects)
     };
-    let (began, fence, (rows, rejects)) =
-        futures::join!(client.batch_execute(&begin), compare_and_set(client, request), work);
+    let fences =
+        join_all(request.moves().map(|(fence, next)| compare_and_set(client, fence, next)));
+    let (began, fences, (rows, rejects)) =
+        futures::join!(client.batch_execute(&begin), fences, work);
     let mut failures: Vec<BackendError> = Vec::new();
     failures.extend(began.err().map(|error| fault::from_begin(ACT, &error)));
-    let fence_held = match fence {
-        Ok(changed) => changed == 1,
-        Err(error) => {
-            failures.push(error);
-            false
+    let mut fence_held = true;
+    for fence in fences {
+        match fence {
+            Ok(changed) => fence_held &= changed == 1,
+            Err(error) => {
+                failures.push(error);
+                fence_held = false;
+            }
         }
-    };
+    }
     let mut mismatch = None;
     for (statement, affected) in statements.iter().zip(rows) {
         match affected {
@@ -148,11 +153,11 @@ async fn run(
     }
 }
 
-async fn compare_and_set(client: &Client, request: &FlushRequest<'_>) -> Result<u64, BackendError> {
-    let Fence { writer, token, version, position } = &request.fence;
+async fn compare_and_set(client: &Client, fence: &Fence, next: u64) -> Result<u64, BackendError> {
+    let Fence { writer, token, version, position } = fence;
     let (lanes, lane) = (i32::from(writer.lanes), i32::from(writer.lane));
     let (token, version) = (signed(*token), signed(*version));
-    let (position, next) = (signed(*position), signed(request.next));
+    let (position, next) = (signed(*position), signed(next));
     client
         .execute_typed(
             "UPDATE cachetier.writer SET position = $8, updated_at = now() WHERE group_uid = $1 \

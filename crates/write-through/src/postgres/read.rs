@@ -3,7 +3,9 @@
 //! All tables of a read come from one REPEATABLE READ snapshot (R18), sent as one burst.
 
 use super::binary::{ArrayParam, Raw, ScalarParam, array_type, decode, element_type};
+use super::claim::{get, unsigned};
 use super::{Compiled, PostgresOptions, connect, fault, sql};
+use crate::backend::flush::{AsOf, commits_missing};
 use crate::error::{BackendError, Reason};
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Row, TableId, TableSchema, Value};
 use futures::future::join_all;
@@ -34,6 +36,7 @@ pub(super) async fn read_instances(
     options: &PostgresOptions,
     compiled: &Compiled,
     keys: &[RootKey],
+    as_of: Option<&AsOf>,
 ) -> Result<Vec<Option<Instance>>, BackendError> {
     let schema = &compiled.schema;
     let root = schema.root().ok_or_else(no_tables)?;
@@ -54,9 +57,16 @@ pub(super) async fn read_instances(
         arrays.iter().map(|a| (a as &(dyn ToSql + Sync), array_type(a.column_type))).collect();
     let begin = connect::begin_snapshot(options, "");
     let reads = join_all(compiled.reads.iter().map(|text| client.query_typed(text, &params)));
-    let (began, tables, ended) =
-        futures::join!(client.batch_execute(&begin), reads, client.batch_execute("COMMIT"));
+    let held = async {
+        match as_of {
+            Some(as_of) => holds(client, as_of).await,
+            None => Ok(true),
+        }
+    };
+    let (began, held, tables, ended) =
+        futures::join!(client.batch_execute(&begin), held, reads, client.batch_execute("COMMIT"));
     began.map_err(|error| fault::from_begin(ACT, &error))?;
+    let held = held?;
     let mut instances = Assembly::new(schema);
     for (table, rows) in tables.into_iter().enumerate() {
         for row in rows.map_err(|error| fault::from_driver(ACT, &error))? {
@@ -64,8 +74,30 @@ pub(super) async fn read_instances(
         }
     }
     ended.map_err(|error| fault::from_driver(ACT, &error))?;
+    if !held {
+        return Err(commits_missing(ACT));
+    }
     let mut found = instances.finish();
     Ok(keys.iter().map(|key| found.remove(key).filter(Instance::exists)).collect())
+}
+
+/// Whether the snapshot holds the commits that were confirmed.
+async fn holds(client: &Client, as_of: &AsOf) -> Result<bool, BackendError> {
+    let lanes = as_of.positions.len() as i32;
+    let rows = client
+        .query_typed(
+            "SELECT lane, position FROM cachetier.writer \
+             WHERE group_uid = $1 AND node = $2 AND lanes = $3",
+            &[(&as_of.group_uid, Type::TEXT), (&as_of.node, Type::TEXT), (&lanes, Type::INT4)],
+        )
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    let row = |row: &tokio_postgres::Row| {
+        let lane: i32 = get(ACT, row, 0)?;
+        Ok((lane as u16, unsigned(ACT, row, 1)?))
+    };
+    let rows = rows.iter().map(row).collect::<Result<Vec<(u16, u64)>, BackendError>>()?;
+    Ok(as_of.holds(&rows))
 }
 
 pub(super) async fn resolve_lookup(

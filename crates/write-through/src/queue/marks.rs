@@ -12,6 +12,8 @@ pub struct LaneMark {
     pub position: u64,
     pub flushed: u64,
     pub confirmed: u64,
+    /// The furthest position that the writer row held for sure, also while the backend lacks it.
+    pub held: u64,
 }
 
 /// How far the node came; every mark only grows.
@@ -50,6 +52,7 @@ impl FlushMarks {
                 position: new.position,
                 flushed: new.flushed.max(old.flushed),
                 confirmed: new.confirmed.max(old.confirmed),
+                held: new.held.max(old.held),
             },
             _ => new,
         });

@@ -1,6 +1,7 @@
 //! What the handle, the supervisor and the lanes of one node share.
 
 use super::Replay;
+use super::convoy::Convoy;
 use super::meter::Meter;
 use super::turns::Turns;
 use crate::backend::Backend;
@@ -28,6 +29,9 @@ pub(crate) struct Shared {
     pub paused: watch::Sender<bool>,
     pub meter: Meter,
     pub turns: Turns,
+    pub convoy: Convoy,
+    /// Counts the times that somebody wanted idle lanes to look at their rows.
+    pub looks: watch::Sender<u64>,
     pub shutdown: CancellationToken,
     pub state: Mutex<SharedState>,
 }
@@ -72,6 +76,8 @@ impl Shared {
             paused,
             meter: Meter::default(),
             turns,
+            convoy: Convoy::default(),
+            looks: watch::Sender::new(0),
             shutdown,
             state: Mutex::new(SharedState::default()),
         }

@@ -187,7 +187,7 @@ async fn the_least_privileges_are_enough_and_a_missing_bookkeeping_says_how_to_m
     assert_eq!(backend.reject_tail(id).await.unwrap().len(), 1);
     let fence = w.through.fence(hlr::key(2).slot()).unwrap();
     assert_eq!(backend.discard_reject(id, &fence).await.unwrap(), 1);
-    assert!(backend.read_instances(&[hlr::key(1)]).await.unwrap()[0].is_some());
+    assert!(backend.read_instances(&[hlr::key(1)], None).await.unwrap()[0].is_some());
     backend.check_filter("vlr_location < 5").await.unwrap();
     let refused = backend.check_filter("no_such_column < 5").await.unwrap_err();
     assert!(refused.reason == Reason::Configuration && refused.message.contains("no_such_column"));

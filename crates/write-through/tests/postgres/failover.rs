@@ -234,7 +234,7 @@ async fn r18_a_standby_that_a_pooler_hides_answers_no_reads() {
     pooler.point_to(pair.standby.port).await;
     pooler.resume().await;
     // the sessions of the node are as whole as they were
-    let read = backend.read_instances(&[hlr::key(1)]).await.map(|_| ());
+    let read = backend.read_instances(&[hlr::key(1)], None).await.map(|_| ());
     let lookup = backend.resolve_lookup(0, &number).await.map(|_| ());
     let scan = backend.open_scan(ScanRequest { page: 5, ..ScanRequest::default() }).await;
     let claim = backend.claim(claim_request("g", "hlr-0", &["subscriber"])).await.map(|_| ());
@@ -245,7 +245,7 @@ async fn r18_a_standby_that_a_pooler_hides_answers_no_reads() {
     }
     pair.standby.promote();
     assert_eq!(backend.resolve_lookup(0, &number).await.unwrap(), key);
-    assert!(backend.read_instances(&[hlr::key(1)]).await.unwrap()[0].is_some());
+    assert!(backend.read_instances(&[hlr::key(1)], None).await.unwrap()[0].is_some());
     pair.primary.crash();
     pair.standby.crash();
 }

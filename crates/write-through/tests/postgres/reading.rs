@@ -27,7 +27,7 @@ async fn d21_r18_instances_come_whole_from_one_snapshot_and_absent_is_said() {
     hlr::populate(&db, 5).await;
     let (backend, _) = backend(&db, &hlr::tables()).await;
     let keys = [hlr::key(4), hlr::key(99), hlr::key(1)];
-    let found = backend.read_instances(&keys).await.unwrap();
+    let found = backend.read_instances(&keys, None).await.unwrap();
     let first = found[0].as_ref().unwrap();
     assert_eq!(rows_of(first, 0), vec![hlr::subscriber(4, &hlr::number_of(4), 0)]);
     assert_eq!(rows_of(first, 1), vec![hlr::facility(4, 1, "AAAAA"), hlr::facility(4, 2, "AAAAA")]);
@@ -166,7 +166,7 @@ async fn d30_every_type_round_trips_at_its_edges_through_scan_read_and_write() {
     let scanned = scan_all(&*backend, request).await;
     assert_eq!(scanned.len(), 3);
     let keys: Vec<RootKey> = scanned.iter().map(|(key, _)| key.clone()).collect();
-    let read = backend.read_instances(&keys).await.unwrap();
+    let read = backend.read_instances(&keys, None).await.unwrap();
     let whole = |i: &Option<Instance>| i.clone().unwrap();
     // NaN is not equal to itself: compare what would be printed
     let print = |i: &Instance| format!("{i:?}");
@@ -249,7 +249,7 @@ async fn d31_composite_keys_of_text_uuid_numeric_and_enum_are_scanned_read_and_w
     assert_eq!(distinct.len(), 60);
     assert!(all.iter().all(|(_, i)| i.tables[1].len() == 1));
     let keys: Vec<RootKey> = all.iter().map(|(key, _)| key.clone()).collect();
-    let read = backend.read_instances(&keys).await.unwrap();
+    let read = backend.read_instances(&keys, None).await.unwrap();
     assert!(read.iter().zip(&all).all(|(read, (_, scanned))| read.as_ref() == Some(scanned)));
     let mut w = writer(backend, schema, WriteThroughOptions::new("keys", "n")).await;
     w.ignore_events();
@@ -280,7 +280,7 @@ async fn d29_a_column_dropped_under_the_cache_stops_the_lanes_and_is_named() {
             if *reason == Reason::ColumnMissing && message.contains("vlr_location"))
     });
     tokio::time::timeout(crate::support::PATIENCE, named).await.unwrap().unwrap();
-    let error = backend.read_instances(&[hlr::key(1)]).await.unwrap_err();
+    let error = backend.read_instances(&[hlr::key(1)], None).await.unwrap_err();
     assert_eq!(error.reason, Reason::ColumnMissing);
     assert!(backend.list_rejects("d", 10).await.unwrap().is_empty(), "nobody's row is at fault");
     db.run("ALTER TABLE subscriber RENAME moved TO vlr_location").await;
@@ -304,12 +304,13 @@ async fn a_call_that_finds_no_free_connection_fails_in_time_instead_of_waiting_f
     let request = ScanRequest { page: 5, ..ScanRequest::default() };
     let scan = backend.open_scan(request).await.unwrap();
     let key = [hlr::key(1)];
-    let read = tokio::time::timeout(Duration::from_secs(30), backend.read_instances(&key)).await;
+    let read =
+        tokio::time::timeout(Duration::from_secs(30), backend.read_instances(&key, None)).await;
     let error = read.expect("it waits for ever").unwrap_err();
     assert_eq!(error.reason, Reason::BackendBusy);
     drop(scan);
     let read = tokio::time::timeout(Duration::from_secs(30), async {
-        while backend.read_instances(&key).await.is_err() {}
+        while backend.read_instances(&key, None).await.is_err() {}
     });
     read.await.expect("the scan's connection is free again");
 }

@@ -52,7 +52,7 @@ fn one(slot: SlotId) -> SlotSet {
     std::iter::once(slot).collect()
 }
 
-fn insert(id: i64, v: i64) -> Vec<RowChange> {
+pub(super) fn insert(id: i64, v: i64) -> Vec<RowChange> {
     vec![change(ROOT, ChangeKind::Insert, row(id, id, v))]
 }
 
@@ -83,7 +83,7 @@ fn r09_a_writer_row_read_before_a_takeover_takes_none_of_the_slots_gained_by_it(
 }
 
 /// The first instance from `from` on whose slot is of this lane.
-fn id_of_lane(from: i64, lane: u16, lanes: u16) -> i64 {
+pub(super) fn id_of_lane(from: i64, lane: u16, lanes: u16) -> i64 {
     (from..).find(|id| lane_of(key(*id).slot(), lanes) == lane).unwrap()
 }
 
@@ -361,4 +361,39 @@ async fn r8_a_copy_made_while_its_original_claimed_is_refused_afterwards() {
     assert_eq!(refused.reason, Reason::StaleJournal, "{refused}");
     let next = backend.claim(claim_request(Some(claim.token), "b", 1)).await.unwrap();
     assert_eq!(next.token, claim.token + 1);
+}
+
+#[test]
+fn r11_a_backend_that_lacks_confirmed_commits_is_not_read() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let idle_position_interval = Duration::from_secs(3_600);
+        let options =
+            WriteThroughOptions { idle_position_interval, ..options(2, BackendCommit::Sync) };
+        let mut node = Node::start(&backend, options).await;
+        let standby = backend.standby();
+        node.commit(1, insert(1, 1));
+        node.settle(&backend).await;
+        let as_of = node.through.as_of().unwrap();
+        let keys = [key(1)];
+        assert!(backend.read_instances(&keys, Some(&as_of)).await.unwrap()[0].is_some());
+        backend.fail_over(standby);
+        let refused = backend.read_instances(&keys, Some(&as_of)).await.unwrap_err();
+        assert_eq!(refused.reason, Reason::BackendNotReady);
+        // what is asked for does not go back with the backend
+        node.through.look();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let now = node.through.as_of().unwrap().positions;
+        assert!(now.iter().zip(&as_of.positions).all(|(now, before)| now >= before));
+        let begun = tokio::time::Instant::now();
+        while backend.read_instances(&keys, Some(&as_of)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "idle lanes look when they are asked to"
+        );
+        assert!(backend.read_instances(&keys, Some(&as_of)).await.unwrap()[0].is_some());
+        node.stop.cancel();
+    });
 }

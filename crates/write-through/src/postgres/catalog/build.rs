@@ -103,7 +103,9 @@ fn check_table(facts: &TableFacts) -> Result<(), BackendError> {
     }
     if !facts.missing_privileges.is_empty() {
         let missing = facts.missing_privileges.join(", ");
-        let message = format!("table {name}: the role lacks {missing}; grant them");
+        let message = format!(
+            "table {name}: the role lacks {missing}; grant them (`cachectl ddl` prints how)"
+        );
         return Err(refuse(Reason::PrivilegeMissing, name, message));
     }
     if facts.row_security {
