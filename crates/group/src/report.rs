@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cachetier_journal::JournalStats;
-use cachetier_model::node_config::{PreloadMode, TopologySource};
+use cachetier_model::node_config::{Eviction, PreloadMode, TopologySource};
 use cachetier_write_through::BackendHealth;
 
 use crate::calls::BacklogFigures;
 use crate::core::Core;
 use crate::shared::Shared;
 use crate::status::{Counters, Phase, Problem, Status};
+
+/// A write that was refused for lack of memory is told in the status for so long.
+const MEMORY_REFUSED_TOLD: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Figures of the slots at one moment.
 struct SlotFigures {
@@ -91,6 +94,15 @@ fn ready(shared: &Shared, once: &AtomicBool, phase: Phase, figures: &SlotFigures
     ready
 }
 
+/// What a write that was refused for lack of memory means, and what to do.
+fn memory_refused(shared: &Shared) -> String {
+    let way = match shared.config.memory.eviction {
+        Eviction::Never => "raise it, or set memory.eviction to Clean",
+        Eviction::Clean => "too little of it is clean, or it is small for its slots; raise it",
+    };
+    format!("memory.capacity is used up, and writes that need room are refused: {way}")
+}
+
 pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBool) -> Status {
     // before the backlog: nothing comes in between that both figures together would deny
     let writes_stopped = shared.writes_stopped.load(Ordering::Acquire);
@@ -111,6 +123,10 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
             "the load stopped at memory.capacity; raise it, or load less with preload.where",
             false,
         ));
+    }
+    let refused = *shared.memory_refused.lock();
+    if refused.is_some_and(|at| at.elapsed() < MEMORY_REFUSED_TOLD) {
+        problems.push(Problem::new("MemoryFull", memory_refused(shared), false));
     }
     let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let (images_bytes, images_since) = shared.images.figures();

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub topology_change: tokio::sync::Mutex<BTreeMap<String, String>>,
     pub problems: Board,
     pub writes_stopped: AtomicBool,
+    /// When a write was refused last because the budget is used up.
+    pub memory_refused: Mutex<Option<tokio::time::Instant>>,
     /// Somebody is about to write what the journal has queued.
     pub write_due: AtomicBool,
     /// What the journal alone says of the backlog; set once by a start that waits.

@@ -41,7 +41,12 @@ impl Core {
         let outcome = self.try_transact(call).await;
         match &outcome {
             Ok(_) => Tally::add(&self.shared.tally.writes, 1),
-            Err(_) => Tally::add(&self.shared.tally.writes_refused, 1),
+            Err(error) => {
+                Tally::add(&self.shared.tally.writes_refused, 1);
+                if matches!(error, GroupError::MemoryFull) {
+                    *self.shared.memory_refused.lock() = Some(Instant::now());
+                }
+            }
         }
         outcome
     }

@@ -8,6 +8,7 @@
     reason = "tests may fail loudly"
 )]
 
+mod company;
 mod discovery;
 mod equality;
 mod failover;
