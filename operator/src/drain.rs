@@ -3,6 +3,7 @@
 //! Pure, like `topology`: recomputed from what is observed in each pass.
 
 use crate::topology::Member;
+use cachetier_api::TimeSpan;
 use cachetier_api::names::GroupNames;
 use cachetier_api::v1alpha1::DeletionPolicy;
 use std::collections::BTreeMap;
@@ -56,8 +57,8 @@ pub fn decide(
 }
 
 impl Drain {
-    /// What is waited for and how to override, for the status.
-    pub fn message(&self, group: &str) -> String {
+    /// What is waited for, for how long, and how to override, for the status.
+    pub fn message(&self, group: &str, deadline: &TimeSpan) -> String {
         let mut parts = Vec::new();
         if self.transactions > 0 {
             parts.push(format!(
@@ -74,6 +75,11 @@ impl Drain {
             parts.push(format!(
                 "{} have not finished their start (their log says why) and may hold writes",
                 self.starting.join(", ")
+            ));
+        }
+        if !self.deadline_passed && !self.clean {
+            parts.push(format!(
+                "nothing is given up; after {deadline} (spec.deletion.deadline) this asks what to do"
             ));
         }
         if self.deadline_passed {
@@ -117,7 +123,7 @@ mod tests {
         assert_eq!(drain.stop_writes, [0]);
         let drain = run(DeletionPolicy::Drain, vec![member(3, true), member(0, true)]);
         assert!(!drain.done && drain.stop_writes.is_empty());
-        assert!(drain.message("hlr").contains("3 transactions"));
+        assert!(drain.message("hlr", &TimeSpan::parse("10m").unwrap()).contains("3 transactions"));
         assert!(run(DeletionPolicy::Drain, vec![member(0, true), member(0, true)]).done);
     }
 
@@ -131,7 +137,11 @@ mod tests {
         // not counted yet: a node says that something waits before it has read its journal
         let drain = run(DeletionPolicy::Drain, vec![member(0, true), starting(1)]);
         assert!(!drain.done);
-        assert!(drain.message("hlr").contains("hlr-1 have not finished their start"));
+        assert!(
+            drain
+                .message("hlr", &TimeSpan::parse("10m").unwrap())
+                .contains("hlr-1 have not finished their start")
+        );
         let drain = run(DeletionPolicy::Drain, vec![member(0, true), starting(0)]);
         assert!(drain.done, "a group that never worked can go");
     }

@@ -173,6 +173,6 @@ pub fn nightly() -> Result<()> {
         "--include-ignored",
     ]))?;
     // the programs that users run, where a change is tried with those that its tests build anyway
-    let profile = Some("image".to_owned());
+    let profile = Some("release".to_owned());
     run(&CiArgs { list: false, only: Vec::new(), existing: false, profile })
 }

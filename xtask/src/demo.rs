@@ -45,7 +45,9 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         report.write(file)?;
     }
     people::print_summary(&report);
-    if args.keep {
+    if args.keep && outcome.is_err() {
+        people::print_what_is_left();
+    } else if args.keep {
         people::print_what_next();
     } else if !args.existing {
         steps::take_down()?;

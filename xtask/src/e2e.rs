@@ -21,7 +21,7 @@ pub struct E2eArgs {
     /// Use the running cluster that KUBECONFIG names
     #[arg(long)]
     existing: bool,
-    /// Cargo profile of the programs under test: the tests' own takes no second build, `image` is
+    /// Cargo profile of the programs under test: the tests' own takes no second build, `release` is
     /// what users run
     #[arg(long, default_value = image::TESTS_PROFILE)]
     profile: String,

@@ -169,10 +169,15 @@ fn pods(observed: &Observed) -> Option<Finding> {
 fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
     let name = &pod.name;
     if words.contains("didn't find available persistent volumes") {
+        let volume = &observed.group.spec.journal.volume;
+        let class = match &volume.storage_class_name {
+            Some(class) => format!("StorageClass {class}"),
+            None => "the default StorageClass".to_owned(),
+        };
         let message = format!(
-            "no free volume for the journal of {name}; add a volume of at least {} for its \
-             StorageClass. Scheduler: {words}",
-            observed.group.spec.journal.volume.size
+            "no free volume for the journal of {name}; add a volume of at least {} for {class}. \
+             Scheduler: {words}",
+            volume.size
         );
         return Finding::new(About::Pods, reason::NO_VOLUME, message);
     }
@@ -184,6 +189,15 @@ fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
              `cachectl accept-loss`. Scheduler: {words}"
         );
         return Finding::new(About::Pods, reason::JOURNAL_HOST_AWAY, message);
+    }
+    let lacking = lacking(words);
+    if !lacking.is_empty() {
+        let message = format!(
+            "no host that may run {name} has enough free {}; free some, add such a host, or change \
+             spec.cpu or spec.memory.capacity. Scheduler: {words}",
+            lacking.join(" and ")
+        );
+        return Finding::new(About::Pods, reason::UNSCHEDULABLE, message);
     }
     if !words.contains("node affinity/selector") {
         let message = format!("no host takes {name}. Scheduler: {words}");
@@ -214,6 +228,18 @@ fn unschedulable(observed: &Observed, pod: &PodView, words: &str) -> Finding {
          {labels}) or change {ways}. Scheduler: {words}"
     );
     Finding::new(About::Pods, reason::NO_MATCHING_NODE, message)
+}
+
+/// The resources that the scheduler calls insufficient on hosts that fit otherwise.
+fn lacking(words: &str) -> Vec<&str> {
+    let after = words.split("Insufficient ").skip(1);
+    let mut names: Vec<&str> = after
+        .filter_map(|rest| rest.split(|c: char| c == ',' || c == '.' || c.is_whitespace()).next())
+        .filter(|name| !name.is_empty())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// What nodes say about themselves, each reason once.

@@ -60,7 +60,8 @@ pub fn print(run: &RunDir, as_json: bool) -> Result<()> {
     }
     let tools = build::located()?;
     if let (Some(kubectl), Some(helm)) = (tools.kubectl().parent(), tools.helm().parent()) {
-        println!("export PATH=\"$PATH:{}:{}\"", kubectl.display(), helm.display());
+        // before others of these names: they are as old as the cluster
+        println!("export PATH=\"{}:{}:$PATH\"", kubectl.display(), helm.display());
     }
     Ok(())
 }

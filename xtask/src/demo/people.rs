@@ -35,7 +35,7 @@ fn steps_table(report: &Report) -> Table {
 }
 
 fn latency_table(report: &Report) -> Table {
-    let mut table = new_table(&["transaction", "backend, ms", "cache, ms", "times faster"]);
+    let mut table = new_table(&["transaction", "backend, ms", "cache, ms", "backend / cache"]);
     for (name, backend) in &report.latency_ms.backend {
         let Some(cache) = report.latency_ms.cache.get(name) else { continue };
         let ratio = if *cache > 0.0 { backend / cache } else { 0.0 };
@@ -43,7 +43,7 @@ fn latency_table(report: &Report) -> Table {
             name.clone(),
             format!("{backend:.3}"),
             format!("{cache:.3}"),
-            format!("{ratio:.1}"),
+            format!("{ratio:.1}×"),
         ]);
     }
     (1..4).for_each(|column| right_align(&mut table, column));
@@ -65,15 +65,22 @@ fn right_align(table: &mut Table, column: usize) {
     }
 }
 
+/// After a step that failed.
+pub fn print_what_is_left() {
+    println!(
+        "
+What was started is still there; `cargo xtask cluster status` shows it, `cargo xtask cluster down` takes it down."
+    );
+}
+
 pub fn print_what_next() {
     println!(
         "
 Everything is still running. Try:
   eval \"$(cargo xtask cluster env)\"            # KUBECONFIG and the tools
   kubectl -n telecom get cg,pods,jobs
-  kubectl -n telecom apply -f examples/hlr.yaml
   kubectl -n telecom describe cg hlr
-  kubectl -n telecom scale cg/hlr --replicas=2
+  kubectl -n telecom scale cg/hlr --replicas=1      # and back to 2: slots move while it serves
   target/image/cachectl -n telecom -g hlr get 4711
   target/image/cachectl -n telecom -g hlr status
 Take it down with:

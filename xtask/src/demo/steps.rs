@@ -29,7 +29,7 @@ pub fn all(args: &DemoArgs, report: &mut Report) -> Result<()> {
     let cluster = Cluster::read()?;
     let programs = Programs::new();
     report.step("build the image", "the compiler's output above", |_| {
-        process::run(&mut xtask(&["image", "--load"])?)?;
+        process::run(&mut xtask(&["image", "--load", "--profile", "image"])?)?;
         programs.build()?;
         Ok("operator, cache-node and cachectl in one image".to_owned())
     })?;

@@ -1,11 +1,11 @@
 //! When two changes may not be summed up in one wave.
 //!
-//! Within a wave deletes run first, then updates, then inserts. That is wrong in two cases, both
+//! Within a wave deletes run first, then updates, then inserts. That is wrong in three cases, all
 //! rare, and each starts a new wave: a unique value that passes from one updated row to another
-//! (the backend checks each row as it goes), and a row that changes its parent (its old parent may
-//! be deleted in the same batch).
+//! (the backend checks each row as it goes), a row that changes its parent (its old parent may
+//! be deleted in the same batch), and a row that is deleted and comes back under another parent.
 
-use cachetier_model::{ChangeKind, ColumnId, GroupSchema, RowChange, TableSchema};
+use cachetier_model::{ChangeKind, ColumnId, GroupSchema, Row, RowChange, TableSchema};
 
 /// Columns of one table that matter for the order.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +45,13 @@ impl Sensitive {
             ChangeKind::Insert => deleted_before && !self.unique.is_empty(),
             ChangeKind::Delete => false,
         }
+    }
+
+    /// A row that was deleted comes back under another parent: as an update it would come after the
+    /// delete of the old one.
+    pub(super) fn returns_elsewhere(&self, before: &Row, change: &RowChange) -> bool {
+        change.kind == ChangeKind::Insert
+            && self.references.iter().any(|c| before.get(*c) != change.row.get(*c))
     }
 
     /// The change gives a row another parent.

@@ -208,6 +208,29 @@ fn d09_a_hot_row_updated_a_thousand_times_is_sent_once() {
 }
 
 #[test]
+fn d08_a_row_that_comes_back_under_another_parent_does_not_hold_the_old_one() {
+    let schema = schema();
+    let change = |table, kind, row: Row| RowChange { table, kind, row, changed: Vec::new() };
+    let line = |kind: i64| vec![int(1), int(1), int(kind), int(0)];
+    let mut store = Store::of(&schema);
+    let before = [
+        change(ROOT, ChangeKind::Insert, vec![int(1), int(0), int(0)]),
+        change(FACILITY, ChangeKind::Insert, vec![int(1), int(0), int(0)]),
+        change(FACILITY, ChangeKind::Insert, vec![int(1), int(1), int(0)]),
+        change(LINE, ChangeKind::Insert, line(0)),
+    ];
+    run(&mut store, &schema, &plan(&schema, &before).unwrap()).unwrap();
+    let batch = [
+        change(LINE, ChangeKind::Delete, line(0)),
+        change(FACILITY, ChangeKind::Delete, vec![int(1), int(0), int(0)]),
+        change(LINE, ChangeKind::Insert, line(1)),
+    ];
+    run(&mut store, &schema, &plan(&schema, &batch).unwrap()).unwrap();
+    assert_eq!(store.tables[FACILITY].len(), 1);
+    assert_eq!(store.tables[LINE].values().next(), Some(&line(1)));
+}
+
+#[test]
 fn d07_children_are_deleted_before_and_inserted_after_their_parents() {
     let schema = schema();
     let change = |table, kind, row: Row| RowChange { table, kind, row, changed: Vec::new() };

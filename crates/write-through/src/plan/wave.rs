@@ -32,11 +32,14 @@ pub fn plan<'a>(
         let key = identity(schema, change)?;
         let at = (change.table, key);
         let alone = rules.moves_parent(change);
-        let deleted = open.rows.get(&at).is_some_and(|n| n.kind == ChangeKind::Delete);
+        let deleted = open.rows.get(&at).filter(|n| n.kind == ChangeKind::Delete).map(|n| n.row);
+        let returns_elsewhere =
+            deleted.is_some_and(|before| rules.returns_elsewhere(before, change));
+        let deleted = deleted.is_some();
         let moves = rules.moves_unique(change, deleted);
         let taken_by_other =
             moves && open.moved.get(&change.table).is_some_and(|other| *other != at.1);
-        if (alone && !open.rows.is_empty()) || taken_by_other {
+        if (alone && !open.rows.is_empty()) || taken_by_other || returns_elsewhere {
             waves.push(std::mem::take(&mut open).close(schema));
         }
         if moves {

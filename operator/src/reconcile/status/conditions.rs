@@ -302,7 +302,13 @@ impl<'a> Facts<'a> {
 
     fn drain_message(&self) -> String {
         let name = self.observed.names.stateful_set();
-        self.plan.drain.as_ref().map_or_else(String::new, |drain| drain.message(&name))
+        let deadline = &self.observed.group.spec.deletion.deadline;
+        let Some(drain) = &self.plan.drain else { return String::new() };
+        let message = drain.message(&name, deadline);
+        match self.finding(About::Backend).filter(|_| drain.transactions > 0) {
+            Some(cause) => format!("{message}; the backend: {}", cause.message),
+            None => message,
+        }
     }
 
     fn drain_safe(&self) -> Verdict {
