@@ -161,6 +161,7 @@ impl Writer {
         let now = clock();
         let simple = self.shared.options.durability != Durability::Sync
             && !self.done
+            && self.shared.buffer.figures().stopped.is_none()
             && self.preparation.is_none()
             && self.in_flight.is_none()
             && self.blocked_until.is_none()

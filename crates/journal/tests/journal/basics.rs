@@ -90,6 +90,42 @@ fn relaxed_frames_are_durable_when_written_and_synced_at_the_interval() {
 }
 
 #[test]
+fn at_relaxed_whoever_appends_can_write_and_a_turn_does_what_takes_longer() {
+    let fs = FaultyFileSystem::new();
+    let mut journal = Driven::open(&fs, relaxed()).unwrap();
+    journal.commit(b"a segment is there");
+    let mut last = Sequence::ZERO;
+    for payload in 0..200_u8 {
+        (last, _) = journal.journal.append_quietly(1, &[payload; 100]).unwrap();
+        journal.journal.write_here();
+        if journal.journal.durable() < last {
+            break;
+        }
+    }
+    assert!(last.counter() > 50, "most were written without a turn: {last:?}");
+    assert!(journal.journal.durable() < last, "a new segment takes a turn");
+    journal.run();
+    assert_eq!(journal.journal.durable(), last);
+    journal.pass(Duration::from_secs(3602));
+    assert_eq!(journal.journal.synced(), last, "the interval counts from the first of them");
+    let frames = journal.frames().len() as u64;
+    assert_eq!(frames, last.counter());
+}
+
+#[test]
+fn at_sync_nobody_writes_but_the_writer() {
+    let fs = FaultyFileSystem::new();
+    let mut journal = Driven::open(&fs, small()).unwrap();
+    journal.commit(b"a segment is there");
+    let (sequence, must_write) = journal.journal.append_quietly(1, b"a").unwrap();
+    assert!(!must_write, "the writer was woken");
+    journal.journal.write_here();
+    assert!(journal.journal.durable() < sequence);
+    journal.run();
+    assert_eq!(journal.journal.durable(), sequence);
+}
+
+#[test]
 fn r1_only_synced_frames_can_be_read_for_sending() {
     let fs = FaultyFileSystem::new();
     let mut journal = Driven::open(&fs, relaxed()).unwrap();

@@ -48,6 +48,22 @@ async fn r6_a_failed_sync_is_in_doubt_and_stops_the_journal_for_good() {
 }
 
 #[test]
+fn r6_nobody_writes_what_was_queued_once_the_journal_is_latched() {
+    let fs = FaultyFileSystem::new();
+    let mut journal = Driven::open(&fs, relaxed()).unwrap();
+    journal.commit(b"kept");
+    let (queued, _) = journal.journal.append_quietly(1, b"queued").unwrap();
+    fs.set_faults(|operation| match operation {
+        Operation::Sync(_) => Some(Fault::Error(EIO)),
+        _ => None,
+    });
+    assert!(journal.journal.set_attribute("a", b"b").is_err());
+    fs.clear_faults();
+    journal.journal.write_here();
+    assert!(journal.journal.durable() < queued, "it would have been acknowledged");
+}
+
+#[test]
 fn r1_what_a_start_finds_after_a_failed_sync_survives_a_power_cut() {
     let fs = FaultyFileSystem::new();
     let mut journal = Driven::open(&fs, small()).unwrap();

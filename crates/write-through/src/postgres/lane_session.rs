@@ -113,8 +113,10 @@ async fn run(
         let rejects = join_all(request.rejects.iter().map(|r| set_aside(client, request, r)));
         futures::join!(rows, rejects)
     };
-    let fences =
-        join_all(request.moves().map(|(fence, next)| compare_and_set(client, fence, next)));
+    // in the order in which takeovers lock the rows
+    let mut moves: Vec<(&Fence, u64)> = request.moves().collect();
+    moves.sort_by_key(|(fence, _)| fence.writer.lane);
+    let fences = join_all(moves.iter().map(|(fence, next)| compare_and_set(client, fence, *next)));
     let (began, fences, (rows, rejects)) =
         futures::join!(client.batch_execute(&begin), fences, work);
     let mut failures: Vec<BackendError> = Vec::new();

@@ -169,7 +169,7 @@ async fn fails_over(commit: BackendCommit) {
     expected.round(&mut w, 9);
     w.all_flushed().await;
     expected.stands_in(&promoted).await;
-    assert!(w.through.backlog().is_empty());
+    w.nothing_waits().await;
     assert_eq!(rewinds.borrow().len(), 2);
     pair.standby.crash();
 }

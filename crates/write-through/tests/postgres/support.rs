@@ -165,6 +165,20 @@ impl Writer {
         assert!(reached, "{:?} {health:?} {:?}", self.through.marks(), self.through.backlog());
     }
 
+    /// Also no position of an idle lane, moved by a commit that is not confirmed yet.
+    pub async fn nothing_waits(&self) {
+        let empty = async {
+            while !self.through.backlog().is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        };
+        assert!(
+            tokio::time::timeout(PATIENCE, empty).await.is_ok(),
+            "{:?}",
+            self.through.backlog()
+        );
+    }
+
     /// The next event that satisfies `wanted`; others are passed over.
     pub async fn event(&mut self, wanted: impl Fn(&FlushEvent) -> bool) -> FlushEvent {
         let mut passed = Vec::new();
