@@ -31,7 +31,7 @@ pub async fn count_up(config: &[u8]) -> anyhow::Result<()> {
     group.started().await?;
 
     let key = KeySelector::Root(RootKey::encode(&[Value::Int(1)])?);
-    let call = ReadCall { key: key.clone(), plan: ReadPlan::default(), no_bypass: false };
+    let call = ReadCall::new(key.clone(), ReadPlan::default());
     let before = group.read(call).await?;
     println!("read from {:?}: {:?}", before.source, before.tables);
 

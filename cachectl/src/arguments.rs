@@ -3,7 +3,7 @@
 use crate::exit;
 use anyhow::{Context, Result, bail};
 use cachetier_api::TimeSpan;
-use cachetier_client::Endpoint;
+use cachetier_client::{Endpoint, Position};
 use cachetier_model::IdempotencyKey;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -172,6 +172,10 @@ pub struct GetArguments {
     /// Refuse an answer that comes from the backend because the owner is away
     #[arg(long)]
     pub no_bypass: bool,
+    /// The position that a write of this instance was answered with (`tx` prints it): refuse an
+    /// answer that does not hold it, which only one past an absent owner may lack
+    #[arg(long, value_name = "JOURNAL:SEQUENCE", value_parser = Position::from_str)]
+    pub min_position: Option<Position>,
 }
 
 #[derive(Args, Debug)]

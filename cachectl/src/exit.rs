@@ -121,6 +121,7 @@ fn refused_for_good(reason: Reason) -> bool {
         | Reason::Busy
         | Reason::InDoubt
         | Reason::BackendAway
+        | Reason::PositionNotReached
         | Reason::Draining
         | Reason::Fenced
         | Reason::Latched

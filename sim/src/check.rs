@@ -191,11 +191,7 @@ pub fn owner(world: &World, id: i64) -> Option<Process> {
 /// A read at any time, which may fail.
 pub async fn glance_at(world: &World, process: &Process, id: i64) {
     let glance = world.oracle.lock().glance(id);
-    let call = ReadCall {
-        key: KeySelector::Root(tables::root(id)),
-        plan: ReadPlan::default(),
-        no_bypass: true,
-    };
+    let call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default()).without_bypass();
     let answer = tokio::select! {
         biased;
         () = process.line.died.cancelled() => return,
@@ -227,11 +223,7 @@ pub async fn cover_is_true(world: &World, process: &Process) {
     }
     let ids = world.oracle.lock().ids();
     for id in ids {
-        let call = ReadCall {
-            key: KeySelector::Root(tables::root(id)),
-            plan: ReadPlan::default(),
-            no_bypass: true,
-        };
+        let call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default()).without_bypass();
         let read = tokio::time::timeout(Duration::from_secs(5), process.group.read(call)).await;
         let Ok(Ok(outcome)) = read else { continue };
         let present = tables::account_of(&outcome.tables).is_some();
@@ -261,7 +253,7 @@ async fn read(world: &World, process: &Process, id: i64) {
         && status.slots_covered == serving
         && !world.settings.poison;
     let key = KeySelector::Root(tables::root(id));
-    let call = ReadCall { key, plan: ReadPlan::default(), no_bypass: true };
+    let call = ReadCall::new(key, ReadPlan::default()).without_bypass();
     let glance = world.oracle.lock().glance(id);
     match process.group.read(call).await {
         Ok(outcome) => {

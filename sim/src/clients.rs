@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cachetier_group::{
-    AnswerWhen, GroupError, KeySelector, ReadCall, RefusalReason, TransactCall, Transacted,
+    AnswerWhen, GroupError, KeySelector, Position, ReadCall, RefusalReason, TransactCall, Transacted,
 };
 use cachetier_model::{IdempotencyKey, ReadPlan};
 use rand::RngExt;
@@ -183,10 +183,14 @@ async fn write(world: &World, process: &Process, deed: &Deed) -> Option<Transact
     world.history.say(format!("account {}, version {}: {words}", deed.id, deed.version));
     world.judge(|oracle| oracle.told(deed, &told));
     let certain = !world.settings.failover;
-    if certain && matches!(told, Told::Acknowledged { .. }) && world.chance(0.2) {
-        past_the_cache(world, process, deed.id).await;
+    let acknowledged = answer.and_then(Result::ok);
+    if let Some(position) = acknowledged.as_ref().map(|done| done.position)
+        && certain
+        && world.chance(0.2)
+    {
+        past_the_cache(world, process, deed.id, position).await;
     }
-    answer.and_then(Result::ok)
+    acknowledged
 }
 
 fn told(deed: &Deed, answer: Option<&Result<Transacted, GroupError>>) -> Told {
@@ -208,7 +212,7 @@ fn told(deed: &Deed, answer: Option<&Result<Transacted, GroupError>>) -> Told {
 }
 
 fn whole(key: KeySelector) -> ReadCall {
-    ReadCall { key, plan: ReadPlan::default(), no_bypass: true }
+    ReadCall::new(key, ReadPlan::default()).without_bypass()
 }
 
 async fn read(world: &World, process: &Process, id: i64) {
@@ -244,10 +248,16 @@ async fn look_up(world: &World, process: &Process, id: i64) {
     }
 }
 
-/// Right after an acknowledgement, past the cache of the same node: refused, or complete (R25).
-async fn past_the_cache(world: &World, process: &Process, id: i64) {
-    let mut call = whole(KeySelector::Root(tables::root(id)));
-    call.no_bypass = false;
+/// Right after an acknowledgement, past the cache of the same node, or of any at its position:
+/// refused, or complete (R25).
+async fn past_the_cache(world: &World, writer: &Process, id: i64, position: Position) {
+    let mut call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default());
+    let all = world.processes();
+    // what is set aside has no place in the backend, whatever its position
+    let anyone = Some(&all).filter(|_| !world.settings.poison && world.chance(0.7));
+    let other = anyone.and_then(|all| world.draw(|dice| all.choose(dice)));
+    call.min_position = other.map(|_| position);
+    let process = other.unwrap_or(writer);
     let glance = world.oracle.lock().glance(id);
     if let Some(Ok(outcome)) = answered(process, process.group.bypass_read(&call)).await {
         let content = tables::account_of(&outcome.tables);

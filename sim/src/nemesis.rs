@@ -301,7 +301,7 @@ async fn impostor(world: &World, node: &str, disk: FaultyFileSystem, kind: Impos
         tokio::time::sleep(Duration::from_millis(100)).await;
         for id in 1..=world.settings.keys {
             let key = KeySelector::Root(tables::root(id));
-            let call = ReadCall { key, plan: Default::default(), no_bypass: true };
+            let call = ReadCall::new(key, Default::default()).without_bypass();
             let read = tokio::time::timeout(Duration::from_millis(50), process.group.read(call));
             if matches!(read.await, Ok(Ok(_))) {
                 world.violate(format!("{} answers reads", process.line.name()));
@@ -368,7 +368,8 @@ async fn load_chunk(
 ) -> anyhow::Result<bool> {
     let call = BeginLoad { load_id: load_id.to_owned(), chunks_total, expected: Vec::new() };
     let begun = process.group.begin_load(call).await?;
-    let request = ScanRequest { range: range.clone(), filter: String::new(), page: 2 };
+    let as_of = begun.as_of.clone().into_iter().collect();
+    let request = ScanRequest { range: range.clone(), filter: String::new(), page: 2, as_of };
     let mut scan = pod.open_scan(request).await?;
     let mut load = process.group.load_chunk(load_id, chunk, begun.ticket)?;
     while let Some(page) = scan.next().await? {

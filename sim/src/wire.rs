@@ -12,7 +12,7 @@ use cachetier_journal::Sequence;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
 use cachetier_write_through::{
-    AsOf, Backend, BackendError, BackendFuture, BackendIdentity, Chunk, Claim, ClaimRequest, Fence,
+    AsOf, Backend, BackendError, BackendFuture, BackendIdentity, BypassRead, Chunk, Claim, ClaimRequest, Fence,
     FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, Leave, LoadInfo,
     LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest,
     WalState, WriterId, WriterRow,
@@ -248,14 +248,31 @@ impl Backend for Wire {
         })
     }
 
+    fn read_past<'a>(
+        &'a self,
+        key: &'a RootKey,
+        group_uid: &'a str,
+    ) -> BackendFuture<'a, BypassRead> {
+        let (key, uid) = (key.clone(), group_uid.to_owned());
+        self.cross(
+            move |w| Box::pin(async move { w.database.read_past(&key, &uid).await }),
+            nothing,
+        )
+    }
+
     fn resolve_lookup<'a>(
         &'a self,
         lookup: LookupId,
         values: &'a [Value],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Option<RootKey>> {
-        let values = values.to_vec();
+        let (values, as_of) = (values.to_vec(), as_of.cloned());
         self.cross(
-            move |w| Box::pin(async move { w.database.resolve_lookup(lookup, &values).await }),
+            move |w| {
+                Box::pin(async move {
+                    w.database.resolve_lookup(lookup, &values, as_of.as_ref()).await
+                })
+            },
             nothing,
         )
     }

@@ -1,7 +1,7 @@
 //! Real processes killed, stopped, moved and cut off under load: nothing acknowledged is lost.
 
-use anyhow::{Result, ensure};
-use cachetier_client::{Read, Source};
+use anyhow::{Context, Result, ensure};
+use cachetier_client::{Read, Reason, Source};
 use std::time::Duration;
 use system_tests::local::{CounterLoad, TestGroup, TestGroupOptions, eventually, hlr};
 
@@ -135,6 +135,47 @@ async fn reads_of_a_dead_nodes_slots_go_to_the_backend_and_say_so() -> Result<()
         Ok(Some(()))
     })
     .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r25_past_a_dead_owner_a_read_says_what_it_lacks_and_holds_the_position_asked_for()
+-> Result<()> {
+    let extra = "bypass: {holdTimeoutMs: 500}".to_owned();
+    let options = TestGroupOptions { nodes: 2, extra, ..Default::default() };
+    let mut group = TestGroup::start(options).await?;
+    let client = group.client_of(0).await?;
+    let owner = group.status(1).await?.journal;
+    group.admin(1)?.pause_flushing(true).await?;
+    let mut last = None;
+    for id in 1..=40 {
+        let answer = client.transact(&hlr::set_vlr(hlr::by_id(id), 7_777)).await?;
+        let position = answer.position.context("nothing was changed")?;
+        if position.journal == owner {
+            last = Some((id, position));
+        }
+    }
+    let (id, position) = last.context("half of the slots belong to the second node")?;
+    let whole = Read::whole(hlr::by_id(id));
+    let held = client.read(&whole.clone().not_before(position.clone())).await?;
+    ensure!(held.source == Source::Cache, "its owner is there: {held:?}");
+    group.nodes[1].kill()?;
+    let refused = client.read(&whole.clone().not_before(position.clone())).await;
+    let refused = refused.expect_err("the backend has it not");
+    ensure!(refused.reason() == Some(Reason::PositionNotReached), "{refused:?}");
+    let past = client.read(&whole).await?;
+    ensure!(past.found && past.source == Source::Bypass, "{past:?}");
+    let confirmed = past.confirmed.context("the owner's position is not said")?;
+    ensure!(confirmed.journal == owner, "{confirmed:?}");
+    ensure!(confirmed.sequence < position.sequence, "{confirmed:?} {position:?}");
+    let again = client.read(&whole.clone().not_before(confirmed)).await?;
+    ensure!(again.source == Source::Bypass, "what is there may be read: {again:?}");
+    group.nodes[1].start()?;
+    group.settled(2).await?;
+    let answer = client.read(&whole.not_before(position)).await?;
+    ensure!(answer.found && answer.source != Source::Bypass, "{answer:?}");
+    group.flushed().await?;
+    ensure!(group.vlr_in_backend(id).await? == 7_777);
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

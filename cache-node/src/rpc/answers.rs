@@ -12,7 +12,7 @@ pub fn transacted(answer: Transacted) -> v1::TransactResponse {
     v1::TransactResponse { position: Some(position(answer.position)), rows: answer.rows }
 }
 
-fn position(position: Position) -> v1::Position {
+pub fn position(position: Position) -> v1::Position {
     v1::Position { journal: position.journal.to_string(), sequence: position.sequence }
 }
 
@@ -31,6 +31,8 @@ pub fn load_begun(begun: LoadBegun) -> v1::BeginLoadResponse {
         slots_needed: begun.slots_needed.to_bytes().into(),
         topology_version: begun.topology_version,
         chunks_done: begun.chunks_done,
+        node: begun.as_of.as_ref().map(|as_of| as_of.node.clone()).unwrap_or_default(),
+        positions: begun.as_of.map(|as_of| as_of.positions).unwrap_or_default(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns the encoding of `TableRows` beside the generated one, which the tests compare it with. Runs
 //! under a slot's lock: must never wait.
 
+use super::answers::position;
 use bytes::Bytes;
 use cachetier_group::{ReadFound, RowSink, Source};
 use cachetier_model::{ColumnType, GroupSchema, TableId, ValueRef};
@@ -49,7 +50,8 @@ impl<'a> EncodedRows<'a> {
             Source::Bypass => v1::Source::Bypass,
         };
         let tables = if found.found { self.tables() } else { Vec::new() };
-        v1::ReadResponse { found: found.found, tables, source: source.into(), confirmed: None }
+        let confirmed = found.confirmed.map(position);
+        v1::ReadResponse { found: found.found, tables, source: source.into(), confirmed }
     }
 
     fn tables(self) -> Vec<Bytes> {
@@ -185,7 +187,7 @@ mod tests {
             }
             rows.table_end();
         }
-        rows.answer(ReadFound { found: true, source: Source::Cache })
+        rows.answer(ReadFound { found: true, source: Source::Cache, confirmed: None })
     }
 
     #[test]
@@ -215,7 +217,7 @@ mod tests {
         let mut rows = EncodedRows::new(&schema);
         rows.table(0);
         rows.table_end();
-        let answer = rows.answer(ReadFound { found: false, source: Source::Bypass });
+        let answer = rows.answer(ReadFound { found: false, source: Source::Bypass, confirmed: None });
         assert!(!answer.found && answer.tables.is_empty());
         assert_eq!(answer.source(), v1::Source::Bypass);
     }

@@ -30,6 +30,12 @@ fn idempotency_key(request: &v1::TransactRequest) -> Result<Option<IdempotencyKe
     key.map_err(|e| errors::from_convert(&ConvertError::IdempotencyKey(e.to_string())))
 }
 
+fn position(wire: &v1::Position) -> Result<Position, Status> {
+    let journal = Uuid::parse_str(&wire.journal)
+        .map_err(|_| errors::missing("a journal identity in the position"))?;
+    Ok(Position { journal, sequence: wire.sequence })
+}
+
 /// Serves calls wherever their instance is.
 pub struct Route {
     pub group: Group,
@@ -51,7 +57,8 @@ impl Route {
         let schema = self.schema()?;
         let key = selector(&schema, request.key.as_ref())?;
         let plan = read_plan(&schema, &request.tables).map_err(|e| errors::from_convert(&e))?;
-        let call = ReadCall { key, plan, no_bypass: request.no_bypass };
+        let min_position = request.min_position.as_ref().map(position).transpose()?;
+        let call = ReadCall { key, plan, no_bypass: request.no_bypass, min_position };
         let mut rows = EncodedRows::new(&schema);
         let error = match self.group.read_into(&call, &mut rows).await {
             Ok(found) => return Ok(rows.answer(found)),
@@ -89,10 +96,12 @@ impl Route {
                 Forwarded::Answered(response) => return Ok(response),
                 Forwarded::Failed(status) => return Err(status),
                 Forwarded::Again(reason) => {
-                    if let Some(outcome) = self.around(&reason, call).await {
-                        return around(outcome);
-                    }
-                    self.hold(deadline, &reason).await?;
+                    let refusal = match self.around(&reason, call).await {
+                        Ok(outcome) => return around(outcome),
+                        Err(refusal) => refusal,
+                    };
+                    let held = self.hold(deadline, &reason).await;
+                    held.map_err(|status| refusal.map_or(status, |e| self.refused(&e)))?;
                 }
             }
             let mut rows = EncodedRows::new(schema);
@@ -138,9 +147,7 @@ impl Route {
     pub async fn wait_flushed(&self, mut request: v1::WaitFlushedRequest) -> Result<bool, Status> {
         request.timeout_ms = request.timeout_ms.min(WAIT_MAX.as_millis() as u64);
         let wire = request.position.as_ref().ok_or_else(|| errors::missing("the position"))?;
-        let journal = Uuid::parse_str(&wire.journal)
-            .map_err(|_| errors::missing("a journal identity in the position"))?;
-        let position = Position { journal, sequence: wire.sequence };
+        let position = position(wire)?;
         let timeout = Duration::from_millis(request.timeout_ms);
         let error = match self.group.wait_flushed(position, timeout).await {
             Ok(flushed) => return Ok(flushed),
@@ -256,11 +263,17 @@ impl Route {
         }
     }
 
-    /// A read past the store, when the owner could not be reached.
-    async fn around(&self, reason: &ClientError, call: &ReadCall) -> Option<ReadOutcome> {
+    /// A read past the store, when the owner could not be reached; or why its answer would not do.
+    async fn around(
+        &self,
+        reason: &ClientError,
+        call: &ReadCall,
+    ) -> Result<ReadOutcome, Option<GroupError>> {
         match reason {
-            ClientError::Unreachable { .. } => self.group.bypass_read(call).await.ok(),
-            _ => None,
+            ClientError::Unreachable { .. } => self.group.bypass_read(call).await.map_err(|error| {
+                Some(error).filter(|e| matches!(e, GroupError::PositionNotReached { .. }))
+            }),
+            _ => Err(None),
         }
     }
 

@@ -6,7 +6,7 @@ use crate::output::Fields;
 use crate::reach::Reach;
 use crate::{output, values};
 use anyhow::Result;
-use cachetier_client::{Read, ReadAnswer, Source, TableRead};
+use cachetier_client::{Position, Read, ReadAnswer, Source, TableRead};
 use cachetier_model::{Column, GroupSchema};
 use serde::Serialize;
 use serde_json::{Value as Json, json};
@@ -27,6 +27,7 @@ fn typed(schema: &GroupSchema, arguments: &GetArguments) -> Result<Read> {
     let key = values::key(schema, &arguments.key.key, &arguments.key.by)?;
     let mut read = Read::tables(key, tables(schema, arguments)?);
     read.no_bypass = arguments.no_bypass;
+    read.min_position.clone_from(&arguments.min_position);
     Ok(read)
 }
 
@@ -96,6 +97,14 @@ fn source(source: Source) -> &'static str {
     }
 }
 
+fn past_the_owner(confirmed: Option<&Position>) -> String {
+    let begin = "straight from the backend, because the owner is away";
+    match confirmed {
+        Some(at) => format!("{begin}: what it acknowledged after {}:{} is missing", at.journal, at.sequence),
+        None => format!("{begin}: its latest writes may be missing"),
+    }
+}
+
 fn print(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<()> {
     if !answer.found {
         say!("not found");
@@ -125,9 +134,7 @@ fn print(schema: &GroupSchema, read: &Read, answer: &ReadAnswer) -> Result<()> {
     match answer.source {
         Source::Cache => {}
         Source::ReadThrough => say!("(loaded from the backend just now)"),
-        Source::Bypass => say!(
-            "(straight from the backend, because the owner is away: its latest writes may be missing)"
-        ),
+        Source::Bypass => say!("({})", past_the_owner(answer.confirmed.as_ref())),
     }
     Ok(())
 }

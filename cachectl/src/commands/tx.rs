@@ -98,10 +98,8 @@ fn print(answer: &TransactAnswer, format: Format) -> Result<()> {
             let rows: Vec<String> = answer.rows.iter().map(u32::to_string).collect();
             match &answer.position {
                 Some(position) => say!(
-                    "committed: {} rows, position {} of journal {}",
-                    rows.join(" + "),
-                    position.sequence,
-                    position.journal
+                    "committed: {} rows, position {position}",
+                    rows.join(" + ")
                 ),
                 None => {
                     say!("{} rows matched, already as asked: nothing changed", rows.join(" + "))

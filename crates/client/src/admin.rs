@@ -32,6 +32,10 @@ pub struct LoadTicket {
     pub epoch: Epoch,
     /// Chunks that process has whole already.
     pub chunks_done: Vec<u32>,
+    /// By lane: what a snapshot must hold to be loaded from; empty: nothing is known of it.
+    pub positions: Vec<u64>,
+    /// The node's name in the backend's bookkeeping.
+    pub node: String,
 }
 
 /// Which chunk of which load a stream of instances is.
@@ -122,6 +126,8 @@ impl AdminClient {
             slots_needed: slots.ok_or_else(|| self.protocol("the slot map is not 512 bytes"))?,
             epoch: Epoch(answer.topology_version),
             chunks_done: answer.chunks_done,
+            positions: answer.positions,
+            node: answer.node,
         })
     }
 

@@ -9,7 +9,7 @@ mod watch;
 use crate::admin::AdminClient;
 use crate::channel::{Channels, NodeChannel};
 use crate::convert::{
-    ConvertError, read_answer_from_wire, read_to_wire, topology_from_wire,
+    ConvertError, position_to_wire, read_answer_from_wire, read_to_wire, topology_from_wire,
     transact_answer_from_wire, transact_to_wire,
 };
 use crate::error::{ClientError, Reason};
@@ -154,10 +154,7 @@ impl Client {
         timeout: Duration,
     ) -> Result<bool, ClientError> {
         let wire = v1::WaitFlushedRequest {
-            position: Some(v1::Position {
-                journal: position.journal.clone(),
-                sequence: position.sequence,
-            }),
+            position: Some(position_to_wire(position)),
             timeout_ms: timeout.as_millis().try_into().unwrap_or(u64::MAX),
             forwarded: false,
         };

@@ -63,6 +63,8 @@ reasons! {
     Quarantined = "QUARANTINED",
     /// The backend refused this transaction.
     BackendRefused = "BACKEND_REFUSED",
+    /// The owner is away, and the backend has not yet what the read asked to be there.
+    PositionNotReached = "POSITION_NOT_REACHED",
     /// The backend is needed and cannot be reached.
     BackendAway = "BACKEND_AWAY",
     /// The node takes no writes any more.

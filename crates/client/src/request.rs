@@ -2,6 +2,9 @@
 //!
 //! Plain data; the conversion to and from the wire is in [`crate::convert`].
 
+use std::fmt;
+use std::str::FromStr;
+
 use bytes::Bytes;
 
 pub use cachetier_model::{Comparison, Row, Value};
@@ -65,16 +68,26 @@ pub struct Read {
     pub tables: Vec<TableRead>,
     /// Refuse an answer that went around the store.
     pub no_bypass: bool,
+    /// What a write of this instance was answered with: the answer holds it, or the read is refused
+    /// (`POSITION_NOT_REACHED`). Matters while the owner is away.
+    pub min_position: Option<Position>,
 }
 
 impl Read {
     /// The whole instance.
     pub fn whole(key: Key) -> Self {
-        Self { key, tables: Vec::new(), no_bypass: false }
+        Self::tables(key, Vec::new())
     }
 
     pub fn tables(key: Key, tables: Vec<TableRead>) -> Self {
-        Self { key, tables, no_bypass: false }
+        Self { key, tables, no_bypass: false, min_position: None }
+    }
+
+    /// See the field.
+    #[must_use]
+    pub fn not_before(mut self, position: Position) -> Self {
+        self.min_position = Some(position);
+        self
     }
 }
 
@@ -84,7 +97,8 @@ pub struct ReadAnswer {
     /// One entry per requested table; every table for a whole read.
     pub tables: Vec<TableRows>,
     pub source: Source,
-    /// For a bypass: the owner's last position known to be in the backend.
+    /// For a bypass: how far the owner's journal was in the backend; what it acknowledged after that
+    /// is missing.
     pub confirmed: Option<Position>,
 }
 
@@ -114,6 +128,29 @@ pub enum Source {
 pub struct Position {
     pub journal: String,
     pub sequence: u64,
+}
+
+impl fmt::Display for Position {
+    /// `JOURNAL:SEQUENCE`, as it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.journal, self.sequence)
+    }
+}
+
+/// A text that is no position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a position is JOURNAL:SEQUENCE, as a transaction's answer says it")]
+pub struct NoPosition;
+
+impl FromStr for Position {
+    type Err = NoPosition;
+
+    fn from_str(text: &str) -> Result<Self, NoPosition> {
+        let (journal, sequence) = text.rsplit_once(':').ok_or(NoPosition)?;
+        let sequence = sequence.parse().map_err(|_| NoPosition)?;
+        let journal = Some(journal).filter(|journal| !journal.is_empty()).ok_or(NoPosition)?;
+        Ok(Self { journal: journal.to_owned(), sequence })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -18,7 +18,7 @@ const fn defect(name: &'static str, what: &'static str) -> Defect {
 }
 
 /// Every defect there is.
-pub const ALL: [Defect; 31] = [
+pub const ALL: [Defect; 32] = [
     defect("r01-unsynced-leaves", "the lanes take what is written, not what is synced"),
     defect("r02-same-generation", "a start goes on with the generation it finds"),
     defect("r03-trim-by-fastest-lane", "the journal is trimmed to the furthest lane"),
@@ -46,6 +46,7 @@ pub const ALL: [Defect; 31] = [
     defect("r23-move-with-backlog", "slots are let go with a backlog"),
     defect("r24-silent-owner", "slots of an owner that does not answer are taken"),
     defect("r25-own-bypass", "an owner reads past its own unflushed writes"),
+    defect("r25-position-ignored", "a read past the store forgets the position asked for"),
     defect("r26-answers-forgotten", "a start forgets the answers of idempotency keys"),
     defect("r26-answers-stay-behind", "slots move without the answers of idempotency keys"),
     defect("r03-image-forgets-open-changes", "an image counts changes that it left out as held"),

@@ -7,6 +7,7 @@ use cachetier_model::{
     ChangeKind, IdempotencyKey, LookupId, LookupKey, NodeEntry, ReadPlan, RootKey, Row, SlotSet,
     Transaction,
 };
+use cachetier_write_through::AsOf;
 use uuid::Uuid;
 
 /// How a caller names one cache instance.
@@ -33,6 +34,22 @@ pub struct ReadCall {
     pub plan: ReadPlan,
     /// Refuse an answer that went around the store.
     pub no_bypass: bool,
+    /// A write of this instance that the answer must hold, or the read is refused (R25).
+    pub min_position: Option<Position>,
+}
+
+impl ReadCall {
+    /// From wherever the instance is.
+    pub fn new(key: KeySelector, plan: ReadPlan) -> Self {
+        Self { key, plan, no_bypass: false, min_position: None }
+    }
+
+    /// Not from past the store.
+    #[must_use]
+    pub fn without_bypass(mut self) -> Self {
+        self.no_bypass = true;
+        self
+    }
 }
 
 /// Where an answer came from.
@@ -50,6 +67,8 @@ pub enum Source {
 pub struct ReadFound {
     pub found: bool,
     pub source: Source,
+    /// With a bypass: how far the slot's owner was in the backend, if any node has the slot.
+    pub confirmed: Option<Position>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +77,8 @@ pub struct ReadOutcome {
     /// One entry per entry of the plan; per table of the schema for an empty plan.
     pub tables: Vec<Vec<Row>>,
     pub source: Source,
+    /// See [`ReadFound::confirmed`].
+    pub confirmed: Option<Position>,
 }
 
 /// When a transaction is answered.
@@ -150,6 +171,8 @@ pub struct LoadBegun {
     pub slots_needed: SlotSet,
     pub topology_version: u64,
     pub chunks_done: Vec<u32>,
+    /// What the snapshot that is loaded from must hold, if anything.
+    pub as_of: Option<AsOf>,
 }
 
 /// What one chunk of a load did here.

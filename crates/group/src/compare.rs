@@ -130,7 +130,7 @@ impl<'a> Comparison<'a> {
     /// suspects; answers the last key then.
     async fn walk(&mut self, behind: Option<RootKey>) -> Result<Option<RootKey>, GroupError> {
         let range = KeyRange { from: behind.clone(), to: None };
-        let request = ScanRequest { range, filter: String::new(), page: PAGE };
+        let request = ScanRequest { range, page: PAGE, ..ScanRequest::default() };
         let mut scan = self.core.shared.backend.open_scan(request).await.map_err(away)?;
         while let Some(page) = scan.next().await.map_err(away)? {
             for (key, instance) in page.iter().filter(|(key, _)| behind.as_ref() != Some(key)) {

@@ -109,6 +109,8 @@ pub enum GroupError {
     Fenced { reason: Arc<str> },
     #[error("the backend cannot be asked: {reason}")]
     BackendAway { reason: Arc<str> },
+    #[error("the position asked for is not reached: {reason}")]
+    PositionNotReached { reason: &'static str },
     #[error("a refused transaction of this instance waits for an administrator's decision")]
     Quarantined,
     #[error(
@@ -184,6 +186,7 @@ impl GroupError {
             | Self::SlotMoving { .. }
             | Self::Draining
             | Self::BackendAway { .. }
+            | Self::PositionNotReached { .. }
             | Self::PeerAway { .. } => Disposition::Retry,
             Self::Fenced { .. } => Disposition::Fenced,
             Self::InDoubt { .. }
@@ -210,6 +213,7 @@ impl GroupError {
             Self::Latched { .. } => "LATCHED",
             Self::Fenced { .. } => "FENCED",
             Self::BackendAway { .. } => "BACKEND_AWAY",
+            Self::PositionNotReached { .. } => "POSITION_NOT_REACHED",
             Self::Quarantined => "QUARANTINED",
             Self::SetAside => "BACKEND_REFUSED",
             Self::NotFound => "NOT_FOUND",

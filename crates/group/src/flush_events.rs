@@ -50,8 +50,11 @@ impl Core {
 
     async fn on_flush_event(&self, event: FlushEvent, unconfirmed: &mut Unconfirmed) {
         match event {
-            FlushEvent::Flushed { lane, upto, keys, accepted, resent } => {
+            FlushEvent::Flushed { lane, upto, keys, accepted, resent, known } => {
                 self.on_flushed(&keys, &accepted);
+                if known {
+                    self.read_known_again(&keys);
+                }
                 if resent {
                     self.forget_sent_again(&keys);
                 }
@@ -87,6 +90,15 @@ impl Core {
     /// acknowledged, and looks like any other clean instance: it is read again.
     fn forget_sent_again(&self, keys: &[(RootKey, u64)]) {
         for (key, _) in keys {
+            self.engine.forget_clean(key);
+        }
+    }
+
+    /// The backend has these since before the claim, which waited for its log: what it made of them
+    /// it knows best.
+    fn read_known_again(&self, keys: &[(RootKey, u64)]) {
+        for (key, upto) in keys {
+            self.engine.flushed(key, *upto);
             self.engine.forget_clean(key);
         }
     }

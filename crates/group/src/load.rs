@@ -85,7 +85,8 @@ impl Core {
         let (slots_needed, chunks_done) = begun.map_err(|e| from_coverage(&e, &call.load_id))?;
         let ticket = self.tickets.hand_out(ticket, slots_needed.clone(), now)?;
         let topology_version = self.shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0);
-        Ok(LoadBegun { ticket, slots_needed, topology_version, chunks_done })
+        let as_of = self.lanes.as_of();
+        Ok(LoadBegun { ticket, slots_needed, topology_version, chunks_done, as_of })
     }
 
     pub(crate) fn load_chunk(

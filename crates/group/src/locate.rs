@@ -12,6 +12,7 @@ use crate::calls::{KeySelector, Located};
 use crate::core::Core;
 use crate::error::GroupError;
 use crate::ownership::SlotState;
+use crate::read_through::Looks;
 
 impl Core {
     pub(crate) async fn locate(&self, key: &KeySelector) -> Result<Located, GroupError> {
@@ -66,8 +67,14 @@ impl Core {
         key: &LookupKey,
     ) -> Result<Option<RootKey>, GroupError> {
         let values = key.decode().map_err(GroupError::internal)?;
-        let found = self.shared.backend.resolve_lookup(lookup, &values).await;
-        found.map_err(|error| GroupError::BackendAway { reason: error.to_string().into() })
+        let mut looks = Looks::default();
+        loop {
+            let as_of = self.lanes.as_of();
+            match self.shared.backend.resolve_lookup(lookup, &values, as_of.as_ref()).await {
+                Ok(found) => return Ok(found),
+                Err(error) => looks.again(&self.lanes, &error).await?,
+            }
+        }
     }
 
     async fn ask_peers(&self, lookup: LookupId, key: &LookupKey) -> Option<RootKey> {

@@ -6,9 +6,11 @@
 use cachetier_engine::{CollectRows, ReadStatus, RowSink};
 use cachetier_model::node_config::BypassReads;
 use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId};
+use cachetier_write_through::{BypassRead, WriterMark};
 use tokio::time::Instant;
+use uuid::Uuid;
 
-use crate::calls::{KeySelector, ReadCall, ReadFound, ReadOutcome, Source};
+use crate::calls::{KeySelector, Position, ReadCall, ReadFound, ReadOutcome, Source};
 use crate::core::Core;
 use crate::error::{GroupError, RefusalReason};
 use crate::evaluate;
@@ -22,9 +24,9 @@ const MISSES_MAX: u32 = 8;
 impl Core {
     pub(crate) async fn read(&self, call: &ReadCall) -> Result<ReadOutcome, GroupError> {
         let mut rows = CollectRows::default();
-        let ReadFound { found, source } = self.read_into(call, &mut rows).await?;
+        let ReadFound { found, source, confirmed } = self.read_into(call, &mut rows).await?;
         let tables = if found { rows.tables } else { Vec::new() };
-        Ok(ReadOutcome { found, tables, source })
+        Ok(ReadOutcome { found, tables, source, confirmed })
     }
 
     /// The rows go to the sink; what is in it counts only when the answer is `found`.
@@ -33,6 +35,7 @@ impl Core {
         call: &ReadCall,
         sink: &mut S,
     ) -> Result<ReadFound, GroupError> {
+        self.has_appended(call.min_position)?;
         match &call.key {
             KeySelector::Root(root) => self.read_root(root, None, &call.plan, sink).await,
             KeySelector::Lookup { lookup, key } => match self.find_root(*lookup, key).await? {
@@ -41,6 +44,18 @@ impl Core {
                 None => Ok(not_found(Source::Cache)),
             },
         }
+    }
+
+    /// Errs for a position of this journal that it never gave out, or lost. What another journal had
+    /// acknowledged of a slot was in the backend when this node took it (R23).
+    fn has_appended(&self, position: Option<Position>) -> Result<(), GroupError> {
+        let Some(position) = position.filter(|p| p.journal == self.shared.journal.id()) else {
+            return Ok(());
+        };
+        if position.sequence <= self.shared.last_appended().get() {
+            return Ok(());
+        }
+        Err(GroupError::PositionNotReached { reason: "the owner's journal ends before it" })
     }
 
     fn has_lookup(&self, root_row: Option<&Row>, lookup: LookupId, key: &LookupKey) -> bool {
@@ -87,7 +102,7 @@ impl Core {
             };
             self.shown(as_of).await?;
             self.tally_read(source);
-            return Ok(ReadFound { found, source });
+            return Ok(ReadFound { found, source, confirmed: None });
         }
         drop(learned);
         Err(GroupError::Busy {
@@ -118,16 +133,25 @@ impl Core {
             KeySelector::Lookup { lookup, key } => {
                 match self.resolve_at_backend(*lookup, key).await? {
                     Some(root) => (root, Some((*lookup, key))),
+                    None if call.min_position.is_some() => {
+                        let reason = "the owner is away, and no row has this lookup key yet";
+                        return Err(GroupError::PositionNotReached { reason });
+                    }
                     None => return Ok(ReadOutcome::absent(Source::Bypass)),
                 }
             }
         };
         self.may_bypass(root.slot())?;
-        let found = self.shared.backend.read_instances(std::slice::from_ref(&root), None).await;
-        let found = found.map_err(|error| away(&error.to_string()))?;
-        let instance = found.into_iter().next().flatten();
+        let uid = &self.shared.config.group.uid;
+        let past = self.shared.backend.read_past(&root, uid).await;
+        let past = past.map_err(|error| away(&error.to_string()))?;
+        if let Some(position) = call.min_position {
+            reached(&past, position)?;
+        }
         self.tally_read(Source::Bypass);
-        self.evaluate(instance.as_ref(), lookup, &call.plan, Source::Bypass)
+        let outcome =
+            self.evaluate(past.instance.as_ref(), lookup, &call.plan, Source::Bypass)?;
+        Ok(ReadOutcome { confirmed: past.owner().and_then(position_of), ..outcome })
     }
 
     /// One of the bounded number of reads past the store. Waiting for it is bounded too, in time and
@@ -180,7 +204,7 @@ impl Core {
             }
         }
         let tables = evaluate::read_plan(&self.schema, instance, plan)?;
-        Ok(ReadOutcome { found: true, tables, source })
+        Ok(ReadOutcome { found: true, tables, source, confirmed: None })
     }
 
     fn tally_read(&self, source: Source) {
@@ -195,12 +219,30 @@ impl Core {
 }
 
 fn not_found(source: Source) -> ReadFound {
-    ReadFound { found: false, source }
+    ReadFound { found: false, source, confirmed: None }
+}
+
+fn position_of(writer: &WriterMark) -> Option<Position> {
+    let journal = Uuid::parse_str(&writer.journal).ok()?;
+    Some(Position { journal, sequence: writer.position })
+}
+
+/// Errs unless what was read past the store holds the write (R25).
+fn reached(past: &BypassRead, position: Position) -> Result<(), GroupError> {
+    if cachetier_defects::on("r25-position-ignored") {
+        return Ok(());
+    }
+    let reason = match past.holds(&position.journal.to_string(), position.sequence) {
+        Some(true) => return Ok(()),
+        Some(false) => "the owner is away, and the backend has not yet what it acknowledged",
+        None => "the owner is away, and no node of the group has the journal of this position",
+    };
+    Err(GroupError::PositionNotReached { reason })
 }
 
 impl ReadOutcome {
     fn absent(source: Source) -> Self {
-        Self { found: false, tables: Vec::new(), source }
+        Self { found: false, tables: Vec::new(), source, confirmed: None }
     }
 
     /// Gives the rows, read by `plan`, to a sink.
@@ -214,6 +256,6 @@ impl ReadOutcome {
             }
             sink.table_end();
         }
-        ReadFound { found: self.found, source: self.source }
+        ReadFound { found: self.found, source: self.source, confirmed: self.confirmed }
     }
 }

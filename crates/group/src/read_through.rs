@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cachetier_engine::{Engine, Installed, Ticket};
 use cachetier_model::{Instance, RootKey};
-use cachetier_write_through::{Reason, WriteThrough};
+use cachetier_write_through::{BackendError, Reason, WriteThrough};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use parking_lot::Mutex;
@@ -44,6 +44,27 @@ pub(crate) struct Fetched {
     pub installed: bool,
     /// Keeps the ticket open; see the module's words.
     _ticket: Arc<OpenTicket>,
+}
+
+/// How often a backend that lacks what it had confirmed was looked at.
+#[derive(Default)]
+pub(crate) struct Looks(u32);
+
+impl Looks {
+    /// Returns when the backend should be asked again; errs where that is of no use any more.
+    pub(crate) async fn again(
+        &mut self,
+        lanes: &WriteThrough,
+        error: &BackendError,
+    ) -> Result<(), GroupError> {
+        if error.reason != Reason::BackendNotReady || self.0 >= LOOKS_MAX {
+            return Err(GroupError::BackendAway { reason: error.to_string().into() });
+        }
+        self.0 += 1;
+        lanes.look();
+        tokio::time::sleep(LOOK_PAUSE).await;
+        Ok(())
+    }
 }
 
 /// An engine ticket that closes itself.
@@ -185,19 +206,12 @@ impl ReadThrough {
     /// Asks the backend, and nothing that lacks what it had confirmed: the lanes look at it at once,
     /// and send again what it lacks.
     async fn ask(&self, keys: &[RootKey]) -> Result<Vec<Option<Instance>>, GroupError> {
-        let mut looks = LOOKS_MAX;
+        let mut looks = Looks::default();
         loop {
             let as_of = self.lanes.as_of().filter(|_| !cachetier_defects::on("r11-older-is-read"));
             match self.shared.backend.read_instances(keys, as_of.as_ref()).await {
                 Ok(found) => return Ok(found),
-                Err(error) if error.reason == Reason::BackendNotReady && looks > 0 => {
-                    looks -= 1;
-                    self.lanes.look();
-                    tokio::time::sleep(LOOK_PAUSE).await;
-                }
-                Err(error) => {
-                    return Err(GroupError::BackendAway { reason: error.to_string().into() });
-                }
+                Err(error) => looks.again(&self.lanes, &error).await?,
             }
         }
     }

@@ -142,6 +142,12 @@ async fn step(
         }
         let claim = claim(shared, &schema).await?;
         let noted = shared.notebook.lanes()?;
+        if core.lanes.staged_undecided(&claim) {
+            // whether it was accepted or refused, only a start that reads its whole tail finds out
+            let why = "the backend decided on transactions of before the start while it was away";
+            shared.end(Ended::RestartNeeded(why));
+            return Ok(None);
+        }
         if went_back(&noted, &claim) {
             // what lies between is in the journal and not in the queue: start() reads it again
             shared.end(Ended::RestartNeeded("the backend lost commits while it was away"));
@@ -157,8 +163,39 @@ async fn step(
 
 /// True if the backend holds an older position than was confirmed before (R11).
 fn went_back(noted: &[u64], claim: &Claim) -> bool {
-    noted.len() == claim.lanes.len()
-        && noted.iter().zip(&claim.lanes).any(|(noted, lane)| lane.position < *noted)
+    if noted.len() == claim.lanes.len() {
+        return noted.iter().zip(&claim.lanes).any(|(noted, lane)| lane.position < *noted);
+    }
+    // of another lane map: since it was noted the lanes changed, which only goes forward, or the
+    // backend is of a time before they did
+    let lowest = claim.lanes.iter().map(|lane| lane.position).min();
+    noted.iter().max() > lowest.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cachetier_write_through::LaneClaim;
+
+    fn claim(positions: &[u64]) -> Claim {
+        let lane = |(lane, position): (usize, &u64)| LaneClaim {
+            lane: lane as u16,
+            version: 1,
+            position: *position,
+            slots: cachetier_model::SlotSet::empty(),
+        };
+        let lanes = positions.iter().enumerate().map(lane).collect();
+        Claim { token: 1, epoch: 1, lanes, quarantined: Vec::new() }
+    }
+
+    #[test]
+    fn r11_a_backend_of_before_a_change_of_lanes_went_back() {
+        assert!(!went_back(&[5, 9], &claim(&[5, 9])));
+        assert!(went_back(&[5, 9], &claim(&[7, 8])));
+        assert!(!went_back(&[7, 9], &claim(&[9, 9, 9, 9])), "the change was not noted yet");
+        assert!(went_back(&[100, 100, 100, 100], &claim(&[90, 99])));
+        assert!(!went_back(&[], &claim(&[0, 0])), "nothing was ever noted");
+    }
 }
 
 /// Serves from the journal alone, under the last token and topology; `None` when there is nothing

@@ -4,12 +4,15 @@
 //! Owns the writer. Must never hold it while waiting for anything but the disk.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 use crate::shared::Shared;
 use crate::writer::{Turn, Writer};
+
+/// The writer thread looks for frames so often, told or not.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Drives one journal. See [`crate::Journal::open_driven`].
 #[derive(Clone, Debug)]
@@ -45,11 +48,16 @@ impl JournalDriver {
 
     /// The same on a thread of its own.
     pub(crate) fn run(self) {
-        let _guard = LatchOnUnwind(self.shared.clone());
+        let _guard = LatchOnUnwind(&self.shared);
         loop {
             match self.turn(Instant::now()) {
                 Turn::Again => {}
-                Turn::Idle { for_frames, until } => self.shared.buffer.wait(for_frames, until),
+                Turn::Idle { for_frames, until } => {
+                    // whoever appended without a word and promised to write may never come to it
+                    let look = Instant::now() + LOOK;
+                    let until = until.map_or(look, |until| until.min(look));
+                    self.shared.buffer.wait(for_frames, Some(until));
+                }
                 Turn::Done => return,
             }
         }
@@ -57,6 +65,7 @@ impl JournalDriver {
 
     /// Writes what is queued beside the turns; false if a turn is needed.
     pub(crate) fn write_queued(&self) -> bool {
+        let _guard = LatchOnUnwind(&self.shared);
         self.writer.try_lock().is_some_and(|mut writer| writer.write_queued(now))
     }
 
@@ -71,13 +80,13 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// Latches the journal should the writer thread unwind: nobody may wait for it any longer.
-struct LatchOnUnwind(Arc<Shared>);
+/// Latches the journal should whoever writes unwind: what it had taken to write is gone.
+struct LatchOnUnwind<'a>(&'a Shared);
 
-impl Drop for LatchOnUnwind {
+impl Drop for LatchOnUnwind<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.latch("journal writer thread ended unexpectedly");
+            self.0.latch("a thread that wrote to the journal ended unexpectedly");
         }
     }
 }

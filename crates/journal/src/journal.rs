@@ -196,10 +196,11 @@ impl Journal {
     }
 
     /// Allows whole segments whose last sequence is at most `upto` to be dropped; the writer
-    /// thread does it. Never goes back, never past what is synced.
+    /// thread does it, never past what is synced. What is not dropped yet is kept again when a later
+    /// call allows less.
     pub fn trim(&self, upto: Sequence) {
         let shared = &self.inner.shared;
-        if shared.trim_upto.fetch_max(upto.get(), Ordering::AcqRel) < upto.get() {
+        if shared.trim_upto.swap(upto.get(), Ordering::AcqRel) < upto.get() {
             shared.buffer.signal();
         }
     }

@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// Copies of two watermarks for readers that must not wait for a lock.
     pub durable: AtomicU64,
     pub synced: AtomicU64,
-    /// How far the owner allows to trim; only grows.
+    /// How far the owner allows to trim.
     pub trim_upto: AtomicU64,
     /// Changed by the writer under this lock; copied by readers.
     pub segments: Mutex<Segments>,
@@ -78,7 +78,6 @@ impl Shared {
     /// Publishes a change of the watermarks; each only grows.
     pub fn publish(&self, change: impl FnOnce(&mut Watermarks)) {
         let figures = self.buffer.figures();
-        let mut rare = None;
         self.marks.send_modify(|marks| {
             let before = marks.clone();
             change(marks);
@@ -96,12 +95,10 @@ impl Shared {
                 ..before
             };
             if of_commits != *marks {
-                rare = Some(marks.clone());
+                // in the order of the changes: a stop that is overtaken would never be told
+                self.rare_marks.send_replace(marks.clone());
             }
         });
-        if let Some(marks) = rare {
-            self.rare_marks.send_replace(marks);
-        }
     }
 
     /// Stops for good because of a failed write or sync. The first reason stays.

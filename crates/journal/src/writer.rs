@@ -178,9 +178,13 @@ impl Writer {
                 self.fail(failure, now, false);
                 return false;
             }
-        }
-        if clock().duration_since(now) > HERE_MAX {
-            self.here_from = Some(now + HERE_PAUSE);
+            if clock().duration_since(now) > HERE_MAX {
+                self.here_from = Some(now + HERE_PAUSE);
+                return false;
+            }
+            if self.shared.buffer.figures().stopped.is_some() {
+                return false;
+            }
         }
         self.shared.buffer.is_empty() && (sync_was_due || self.sync_at.is_none())
     }

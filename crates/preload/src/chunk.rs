@@ -31,6 +31,7 @@ pub(crate) async fn load(job: &Job, chunk: &Chunk) -> Result<ChunkFigures, Prelo
         range: chunk.range.clone(),
         filter: job.options.filter.clone(),
         page: PAGE_INSTANCES,
+        as_of: targets.nodes.iter().filter_map(|target| target.as_of.clone()).collect(),
     };
     let mut scan = job.backend.open_scan(request).await?;
     let mut streams = JoinSet::new();

@@ -4,6 +4,7 @@ use crate::error::PreloadError;
 use crate::run::Job;
 use cachetier_client::{AdminClient, Client, Endpoint};
 use cachetier_model::{Epoch, NodeEntry, SlotId, SlotSet, Topology};
+use cachetier_write_through::AsOf;
 use futures::future::try_join_all;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -17,6 +18,8 @@ pub(crate) struct Target {
     pub ticket: u64,
     /// Slots whose instances it needs.
     pub needed: SlotSet,
+    /// What a snapshot must hold for it.
+    pub as_of: Option<AsOf>,
 }
 
 /// Targets of one chunk, and which of them owns each slot.
@@ -63,6 +66,11 @@ pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, Prelo
             address: node.address.clone(),
             ticket: ticket.ticket,
             needed: ticket.slots_needed,
+            as_of: (!ticket.positions.is_empty()).then(|| AsOf {
+                group_uid: job.options.group_uid.clone(),
+                node: ticket.node,
+                positions: ticket.positions,
+            }),
         }))
     });
     let nodes: Vec<Target> = try_join_all(begun).await?.into_iter().flatten().collect();

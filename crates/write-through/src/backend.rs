@@ -3,6 +3,7 @@
 //! Owns the trait and its request and answer types; knows no SQL and no driver. Implemented by
 //! [`crate::PostgresBackend`] and, for tests, by the in-memory double.
 
+pub mod bypass;
 pub mod claim;
 pub mod flush;
 pub mod load;
@@ -10,6 +11,7 @@ pub(crate) mod ownership;
 pub mod reject;
 
 use crate::error::BackendError;
+use bypass::BypassRead;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Value};
 use claim::{
@@ -89,11 +91,20 @@ pub trait Backend: Send + Sync + 'static {
         as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Vec<Option<Instance>>>;
 
-    /// The root key behind a lookup key.
+    /// One instance for a reader that goes around its owner, and the group's writers, from one
+    /// snapshot (R18, R25).
+    fn read_past<'a>(
+        &'a self,
+        key: &'a RootKey,
+        group_uid: &'a str,
+    ) -> BackendFuture<'a, BypassRead>;
+
+    /// The root key behind a lookup key. Refused as [`Self::read_instances`] is.
     fn resolve_lookup<'a>(
         &'a self,
         lookup: LookupId,
         values: &'a [Value],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Option<RootKey>>;
 
     /// Rows per table by the backend's statistics.

@@ -11,11 +11,13 @@ pub mod store;
 
 pub use state::{Break, Faults};
 
+use crate::backend::bypass::{BypassRead, WriterMark};
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::flush::{AsOf, Fence, LaneSession, WriterId, commits_missing};
 use crate::backend::load::{Chunk, KeyRange, LoadInfo, LoadSpec, Scan, ScanRequest};
+use crate::backend::ownership::Writer;
 use crate::backend::reject::RejectEntry;
 use crate::backend::{Backend, BackendFuture, BackendIdentity};
 use crate::error::{BackendError, Reason};
@@ -182,12 +184,34 @@ impl Backend for DoubleBackend {
         })
     }
 
+    fn read_past<'a>(
+        &'a self,
+        key: &'a RootKey,
+        group_uid: &'a str,
+    ) -> BackendFuture<'a, BypassRead> {
+        self.with(move |state| {
+            let mark = |writer: Writer| WriterMark {
+                position: writer.position,
+                has_slot: writer.slots.contains(key.slot()),
+                journal: writer.journal,
+            };
+            let writers = state.writers_of(group_uid).into_iter().map(mark).collect();
+            Ok(BypassRead { instance: state.instance(key), writers })
+        })
+    }
+
     fn resolve_lookup<'a>(
         &'a self,
         lookup: LookupId,
         values: &'a [Value],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Option<RootKey>> {
-        self.with(move |state| Ok(state.resolve(lookup, values)))
+        self.with(move |state| {
+            if as_of.is_some_and(|as_of| !state.holds(as_of)) {
+                return Err(commits_missing("resolve a lookup key"));
+            }
+            Ok(state.resolve(lookup, values))
+        })
     }
 
     fn expected_rows(&self) -> BackendFuture<'_, Vec<u64>> {
@@ -204,6 +228,9 @@ impl Backend for DoubleBackend {
 
     fn open_scan(&self, request: ScanRequest) -> BackendFuture<'_, Box<dyn Scan>> {
         self.with(move |state| {
+            if request.as_of.iter().any(|as_of| !state.holds(as_of)) {
+                return Err(commits_missing("scan the backend"));
+            }
             let pages = state.pages(&request);
             let shared = Arc::clone(&self.state);
             let session = state.session;

@@ -18,6 +18,9 @@ pub enum FlushEvent {
         accepted: Vec<(RootKey, u64)>,
         /// The backend had lost it, and has it again.
         resent: bool,
+        /// The backend had it when this process claimed. A word about it may be lost: that it was
+        /// set aside, and given up meanwhile.
+        known: bool,
     },
     /// An awaited transaction (R16) was refused: it never happened. Nothing is set aside.
     Refused {

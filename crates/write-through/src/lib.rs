@@ -26,6 +26,7 @@ pub mod postgres;
 pub mod queue;
 pub mod service;
 
+pub use backend::bypass::{BypassRead, WriterMark};
 pub use backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, Release, SlotHolder, Takeover,
     TakeoverRequest,

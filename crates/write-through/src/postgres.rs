@@ -24,6 +24,7 @@ mod triggers;
 
 pub use bookkeeping::{ddl, grants};
 
+use crate::backend::bypass::BypassRead;
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
@@ -260,14 +261,26 @@ impl Backend for PostgresBackend {
         }))
     }
 
+    fn read_past<'a>(
+        &'a self,
+        key: &'a RootKey,
+        group_uid: &'a str,
+    ) -> BackendFuture<'a, BypassRead> {
+        Box::pin(self.plain("read past the store", async move |client| {
+            let compiled = self.compiled()?;
+            read::read_past(client, &self.options, &compiled, key, group_uid).await
+        }))
+    }
+
     fn resolve_lookup<'a>(
         &'a self,
         lookup: LookupId,
         values: &'a [Value],
+        as_of: Option<&'a AsOf>,
     ) -> BackendFuture<'a, Option<RootKey>> {
         Box::pin(self.plain("resolve a lookup key", async move |client| {
             let compiled = self.compiled()?;
-            read::resolve_lookup(client, &self.options, &compiled, lookup, values).await
+            read::resolve_lookup(client, &self.options, &compiled, lookup, values, as_of).await
         }))
     }
 

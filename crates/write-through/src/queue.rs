@@ -179,6 +179,16 @@ impl Queue {
         revocable + queued.map(|n| u64::from(*n)).sum::<u64>()
     }
 
+    /// Whether something that awaits the backend's decision is staged at or below its lane's position.
+    pub(crate) fn staged_awaited(&self, lanes: &[LaneClaim]) -> bool {
+        let inner = self.inner.lock();
+        let count = lanes.len() as u16;
+        inner.staged.iter().filter(|pending| pending.is_awaited()).any(|pending| {
+            let lane = lanes.iter().find(|l| l.lane == lane_of(pending.slot, count));
+            lane.is_some_and(|lane| pending.sequence <= lane.position)
+        })
+    }
+
     /// Takes the next batch of a lane, if it is time.
     pub(crate) fn take(&self, lane: u16, synced: u64, limits: TakeLimits) -> Taken {
         let mut inner = self.inner.lock();

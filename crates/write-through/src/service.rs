@@ -92,6 +92,12 @@ impl WriteThrough {
         let _ = self.claims.try_send(claim);
     }
 
+    /// True if the backend decided, before this start, on a transaction that is queued as undecided
+    /// here: what it decided is not in its position.
+    pub fn staged_undecided(&self, claim: &Claim) -> bool {
+        self.shared.queue.staged_awaited(&claim.lanes)
+    }
+
     /// Sets bytes of the queue aside; do it before anything is journaled.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation, QueueFull> {
         self.shared.queue.reserve(bytes)
@@ -140,12 +146,22 @@ impl WriteThrough {
         }
     }
 
-    /// What a snapshot of the backend must hold to be believed; `None` before the claim.
+    /// What a snapshot of the backend must hold to be believed; `None` before the claim, unless
+    /// something is known of an earlier one.
     pub fn as_of(&self) -> Option<AsOf> {
         let positions: Vec<u64> = self.marks().lanes.iter().map(|lane| lane.held).collect();
+        let believed = || self.shared.believed.lock().clone();
+        let positions = Some(positions).filter(|p| !p.is_empty()).or_else(believed)?;
         let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
-        let as_of = AsOf { group_uid: group_uid.clone(), node: node.clone(), positions };
-        (!as_of.positions.is_empty()).then_some(as_of)
+        Some(AsOf { group_uid: group_uid.clone(), node: node.clone(), positions })
+    }
+
+    /// Of an earlier claim, for as long as there is none of this process: how far each lane had come,
+    /// confirmed. Empty: nobody knows, and no snapshot is believed.
+    pub fn believe(&self, positions: &[u64]) {
+        let unknown = || vec![u64::MAX];
+        let positions = if positions.is_empty() { unknown() } else { positions.to_vec() };
+        *self.shared.believed.lock() = Some(positions);
     }
 
     /// A snapshot did not hold it: the lanes that have nothing to do look at their rows now.

@@ -17,6 +17,7 @@ pub fn read_to_wire(read: &Read) -> v1::ReadRequest {
         tables: read.tables.iter().map(table_read).collect(),
         forwarded: false,
         no_bypass: read.no_bypass,
+        min_position: read.min_position.as_ref().map(position_to_wire),
     }
 }
 
@@ -169,6 +170,10 @@ fn table_rows(
 pub fn transact_answer_from_wire(wire: v1::TransactResponse) -> TransactAnswer {
     let position = wire.position.filter(|p| p.sequence > 0).map(position);
     TransactAnswer { position, rows: wire.rows }
+}
+
+pub fn position_to_wire(position: &Position) -> v1::Position {
+    v1::Position { journal: position.journal.clone(), sequence: position.sequence }
 }
 
 fn position(wire: v1::Position) -> Position {

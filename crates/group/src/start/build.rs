@@ -47,6 +47,9 @@ pub(super) async fn build(
     let staged_after = positions.iter().copied().min().unwrap_or(0);
     let annulled = Annulled::default();
     let (lanes, events) = start_lanes(shared, &schema, &annulled, staged_after);
+    if claim.is_none() {
+        lanes.believe(&positions);
+    }
     let answers = Answers::new(&shared.config.idempotency);
     remember(shared, &answers, positions.clone()).await?;
     let held = claim.as_ref().map_or_else(|| shared.notebook.slots(), Claim::slots);

@@ -97,7 +97,7 @@ async fn reads_past_the_store_wait_for_their_turn_only_as_long_as_is_said() {
     let theirs = (1..=20).find(|id| two.slots_of("n-1").contains(root(*id).slot())).unwrap();
     let call = || {
         let key = KeySelector::Root(root(theirs));
-        ReadCall { key, plan: ReadPlan::default(), no_bypass: false }
+        ReadCall::new(key, ReadPlan::default())
     };
     assert!(node.group.bypass_read(&call()).await.unwrap().found);
     let holder = scene.postgres.client().await;

@@ -121,7 +121,7 @@ async fn an_instance_is_found_and_written_by_its_lookup_key_until_it_changes() {
         let plan = ReadPlan {
             tables: vec![TableRead { table: FACILITY, columns: vec![1], conditions: vec![] }],
         };
-        let call = ReadCall { key: lookup(nbr), plan, no_bypass: false };
+        let call = ReadCall::new(lookup(nbr), plan);
         node.group.read(call).await.unwrap()
     };
     let found = read("000000000000002").await;

@@ -284,7 +284,7 @@ async fn r25_a_node_that_leaves_a_slot_neither_bypasses_its_own_changes_nor_call
     let released = node.group.release_slots(two.clone(), "n-1", &given).await.unwrap();
     assert!(!released.slots.contains(root(moved).slot()), "its change is not flushed");
     let key = KeySelector::Root(root(moved));
-    let call = ReadCall { key, plan: ReadPlan::default(), no_bypass: false };
+    let call = ReadCall::new(key, ReadPlan::default());
     let refused = node.group.bypass_read(&call).await.unwrap_err();
     assert!(matches!(refused, GroupError::SlotMoving { .. }), "{refused:?}");
     node.crash().await;

@@ -203,7 +203,7 @@ async fn a_lookup_key_is_found_from_every_node() {
             assert_eq!(located.here, owner == node.group.node().name);
             if located.here {
                 let plan = ReadPlan::default();
-                let call = ReadCall { key: key.clone(), plan, no_bypass: false };
+                let call = ReadCall::new(key.clone(), plan);
                 assert_eq!(place_of(&node.group.read(call).await.unwrap()), Some(id * 10));
             }
         }

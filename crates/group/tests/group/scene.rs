@@ -222,7 +222,7 @@ impl Node {
 
     pub async fn read(&self, id: i64) -> Result<ReadOutcome, GroupError> {
         let key = KeySelector::Root(root(id));
-        self.group.read(ReadCall { key, plan: ReadPlan::default(), no_bypass: false }).await
+        self.group.read(ReadCall::new(key, ReadPlan::default())).await
     }
 
     /// The account's place, `None` when there is no such account.

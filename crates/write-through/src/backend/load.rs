@@ -1,6 +1,7 @@
 //! Snapshot scans and the ledger of loads.
 
 use crate::backend::BackendFuture;
+use crate::backend::flush::AsOf;
 use cachetier_model::{Instance, RootKey};
 
 /// Root keys from `from` (inclusive) to `to` (exclusive); `None` is unbounded. Ordered as the
@@ -18,6 +19,8 @@ pub struct ScanRequest {
     pub filter: String,
     /// Instances per page at most.
     pub page: u32,
+    /// What the snapshot must hold; else the scan is refused with `BackendNotReady`.
+    pub as_of: Vec<AsOf>,
 }
 
 /// An open snapshot. Pages come in root key order; `None` is the end.

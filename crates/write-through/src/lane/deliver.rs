@@ -107,8 +107,8 @@ impl Lane {
                 match self.read_back(behind).await? {
                     Some(segment) => stack.push(segment),
                     None => {
-                        catch_up = None;
-                        self.shared.queue.caught_up(self.writer.lane);
+                        let upto = behind.upto;
+                        catch_up = self.end_catch_up(upto).await?;
                     }
                 }
             }
@@ -178,7 +178,8 @@ impl Lane {
             }
             Sent::Held(error) if segment.hasty => Ok(Step::Held(segment, error)),
             Sent::Held(_) => Ok(Step::Again(Segment { hasty: true, held: true, ..segment })),
-            Sent::Changed => Ok(Step::Again(segment)),
+            // an earlier try, given up for lost, may be what changes the row in the end
+            Sent::Changed => Ok(Step::Again(Segment { tried_synced: Some(synced), ..segment })),
             Sent::Rewound { to } => Ok(Step::Rewound(segment, to)),
         }
     }
@@ -299,7 +300,8 @@ impl Lane {
             let awaited = sorted.kept.iter().filter(|p| p.is_awaited());
             let accepted = awaited.map(|p| (p.key.clone(), p.sequence)).collect();
             let resent = segment.resent;
-            let event = FlushEvent::Flushed { lane, upto: position, keys, accepted, resent };
+            let (upto, known) = (position, false);
+            let event = FlushEvent::Flushed { lane, upto, keys, accepted, resent, known };
             self.shared.tell(event).await;
         }
         Meter::add(&self.shared.meter.rejected, sorted.following.len());
@@ -330,6 +332,26 @@ impl Lane {
             fence.1 = self.position;
         }
         self.shared.queue.settled(lane, done, self.position, synced && moved);
+    }
+
+    /// Everything up to there was sent again: the position is what it was before, also where the
+    /// last of it moved no row of this lane. Answers what is to be read back now, if more was lost.
+    async fn end_catch_up(&mut self, upto: u64) -> Result<Option<CatchUp>, Ended> {
+        while self.position < upto {
+            let request = self.bare_request(upto, Vec::new());
+            let synced = request.synced_commit;
+            match self.send(&request, u32::MAX).await? {
+                Sent::Committed => self.position_moved(&[], upto, synced),
+                Sent::Changed | Sent::Held(_) => {}
+                Sent::Rewound { to } => {
+                    let next = self.begin_catch_up(to).await;
+                    return Ok(Some(CatchUp { upto: next.upto.max(upto), ..next }));
+                }
+                Sent::Refused(error) => self.wait_out(&error).await?,
+            }
+        }
+        self.shared.queue.caught_up(self.writer.lane);
+        Ok(None)
     }
 
     async fn begin_catch_up(&mut self, to: u64) -> CatchUp {

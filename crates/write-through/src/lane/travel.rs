@@ -9,7 +9,7 @@ use super::segment::Segment;
 use super::session::is_held;
 use super::{Ended, Lane};
 use crate::backend::flush::{FlushOutcome, FlushRequest, Move};
-use crate::error::{BackendError, Disposition};
+use crate::error::{BackendError, Disposition, Reason};
 use crate::pending::Pending;
 use crate::plan::plan;
 use crate::service::convoy::{Carried, Joined, Lead, Passenger};
@@ -19,6 +19,10 @@ use tokio::time::Instant;
 
 /// So long a lane that leads waits for the ones it called.
 const JOINING: Duration = Duration::from_millis(1);
+/// So long a lane waits for the transaction before to end; then it goes alone.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// An answer of the backend to several lanes' transaction is waited for so long.
+const ANSWER: Duration = Duration::from_secs(3);
 
 impl Lane {
     /// Answers what must be sent alone; `None`: nothing is left.
@@ -28,14 +32,13 @@ impl Lane {
             let Some(sorted) = self.fit_to_travel(&segment) else { return Ok(Some(segment)) };
             let row = Move { fence: self.fence(), next: segment.last_sequence() };
             let synced = self.must_sync(&sorted.kept);
-            let answer = match shared.convoy.join(row, &sorted.kept, synced) {
+            let waiting = match shared.convoy.join(row, &sorted.kept, synced) {
                 Joined::Leads(lead) => return self.lead(lead, segment, &sorted).await,
-                Joined::Rides(answer) => answer,
+                Joined::Waits(waiting) => waiting,
             };
             let carried = tokio::select! {
                 () = self.stop.cancelled() => return Err(Ended::Stopped),
-                // whoever led is gone: as if it had been told nothing
-                carried = answer => carried.unwrap_or(Carried::InDoubt { synced: false }),
+                carried = waiting.arrive(PATIENCE) => carried,
             };
             if carried != Carried::Again {
                 return Ok(self.arrive(carried, segment, &sorted).await);
@@ -99,7 +102,8 @@ impl Lane {
         };
         let Some(session) = self.session.as_mut() else { return Carried::Alone };
         let started = Instant::now();
-        let outcome = session.flush(&request).await;
+        let answer = tokio::time::timeout(ANSWER, session.flush(&request)).await;
+        let outcome = answer.unwrap_or_else(|_| Err(no_answer()));
         if matches!(outcome, Ok(FlushOutcome::Committed)) {
             let statements = request.waves.iter().map(|w| w.statements.len()).sum();
             let (rows, busy) = (request.rows(), started.elapsed());
@@ -140,6 +144,11 @@ impl Lane {
             }
         }
     }
+}
+
+fn no_answer() -> BackendError {
+    let message = "several lanes' transaction was not answered in time";
+    BackendError::new("flush", Reason::BackendUnreachable, message)
 }
 
 fn verdict(outcome: &Result<FlushOutcome, BackendError>, synced: bool) -> Carried {

@@ -22,6 +22,9 @@ use tokio_postgres::types::{ToSql, Type};
 const ACT: &str = "flush";
 /// Said after the usual bounds, for a request that only asks whether rows are locked.
 const HASTY: &str = "; SET LOCAL lock_timeout = '500ms'";
+/// The same for a transaction of several lanes, of which one must not hold up the others.
+const IN_COMPANY: &str =
+    "; SET LOCAL lock_timeout = '500ms'; SET LOCAL statement_timeout = '1500ms'";
 
 pub(super) struct PostgresLane {
     pub client: Client,
@@ -99,7 +102,11 @@ async fn run(
     request: &FlushRequest<'_>,
 ) -> Result<bool, BackendError> {
     let commit = if request.synced_commit { "on" } else { "off" };
-    let hasty = if request.hasty { HASTY } else { "" };
+    let hasty = match (request.along.is_empty(), request.hasty) {
+        (false, _) => IN_COMPANY,
+        (true, true) => HASTY,
+        (true, false) => "",
+    };
     let rest = format!("SET LOCAL synchronous_commit = {commit}{hasty}");
     let begin = connect::begin(options, "READ WRITE", &rest);
     // each future sends when first polled: in this order, without waiting for one another

@@ -5,9 +5,12 @@
 use super::binary::{ArrayParam, Raw, ScalarParam, array_type, decode, element_type};
 use super::claim::{get, unsigned};
 use super::{Compiled, PostgresOptions, connect, fault, sql};
+use crate::backend::bypass::{BypassRead, WriterMark};
 use crate::backend::flush::{AsOf, commits_missing};
 use crate::error::{BackendError, Reason};
-use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Row, TableId, TableSchema, Value};
+use cachetier_model::{
+    GroupSchema, Instance, LookupId, RootKey, Row, SlotId, TableId, TableSchema, Value,
+};
 use futures::future::join_all;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -38,6 +41,32 @@ pub(super) async fn read_instances(
     keys: &[RootKey],
     as_of: Option<&AsOf>,
 ) -> Result<Vec<Option<Instance>>, BackendError> {
+    let held = holds_all(client, as_of);
+    let (found, held) = in_one_snapshot(client, options, compiled, keys, held).await?;
+    if held { Ok(found) } else { Err(commits_missing(ACT)) }
+}
+
+pub(super) async fn read_past(
+    client: &Client,
+    options: &PostgresOptions,
+    compiled: &Compiled,
+    key: &RootKey,
+    group_uid: &str,
+) -> Result<BypassRead, BackendError> {
+    let writers = writer_marks(client, group_uid, key.slot());
+    let keys = std::slice::from_ref(key);
+    let (found, writers) = in_one_snapshot(client, options, compiled, keys, writers).await?;
+    Ok(BypassRead { instance: found.into_iter().next().flatten(), writers })
+}
+
+/// Whole instances and what `beside` asks for on the same connection.
+async fn in_one_snapshot<T>(
+    client: &Client,
+    options: &PostgresOptions,
+    compiled: &Compiled,
+    keys: &[RootKey],
+    beside: impl Future<Output = Result<T, BackendError>>,
+) -> Result<(Vec<Option<Instance>>, T), BackendError> {
     let schema = &compiled.schema;
     let root = schema.root().ok_or_else(no_tables)?;
     let mut wanted: Vec<Row> = Vec::with_capacity(keys.len());
@@ -57,16 +86,10 @@ pub(super) async fn read_instances(
         arrays.iter().map(|a| (a as &(dyn ToSql + Sync), array_type(a.column_type))).collect();
     let begin = connect::begin_snapshot(options, "");
     let reads = join_all(compiled.reads.iter().map(|text| client.query_typed(text, &params)));
-    let held = async {
-        match as_of {
-            Some(as_of) => holds(client, as_of).await,
-            None => Ok(true),
-        }
-    };
-    let (began, held, tables, ended) =
-        futures::join!(client.batch_execute(&begin), held, reads, client.batch_execute("COMMIT"));
+    let (began, beside, tables, ended) =
+        futures::join!(client.batch_execute(&begin), beside, reads, client.batch_execute("COMMIT"));
     began.map_err(|error| fault::from_begin(ACT, &error))?;
-    let held = held?;
+    let beside = beside?;
     let mut instances = Assembly::new(schema);
     for (table, rows) in tables.into_iter().enumerate() {
         for row in rows.map_err(|error| fault::from_driver(ACT, &error))? {
@@ -74,15 +97,41 @@ pub(super) async fn read_instances(
         }
     }
     ended.map_err(|error| fault::from_driver(ACT, &error))?;
-    if !held {
-        return Err(commits_missing(ACT));
-    }
     let mut found = instances.finish();
-    Ok(keys.iter().map(|key| found.remove(key).filter(Instance::exists)).collect())
+    Ok((keys.iter().map(|key| found.remove(key).filter(Instance::exists)).collect(), beside))
+}
+
+/// Every writer row of the group; which one has the slot.
+async fn writer_marks(
+    client: &Client,
+    group_uid: &str,
+    slot: SlotId,
+) -> Result<Vec<WriterMark>, BackendError> {
+    let bit = slot.index() as i64;
+    let rows = client
+        .query_typed(
+            "SELECT journal, position, get_bit(slots, $2) = 1 FROM cachetier.writer \
+             WHERE group_uid = $1",
+            &[(&group_uid, Type::TEXT), (&bit, Type::INT8)],
+        )
+        .await
+        .map_err(|error| fault::from_driver(ACT, &error))?;
+    let mark = |row: &tokio_postgres::Row| {
+        let (journal, has_slot) = (get(ACT, row, 0)?, get(ACT, row, 2)?);
+        Ok(WriterMark { journal, position: unsigned(ACT, row, 1)?, has_slot })
+    };
+    rows.iter().map(mark).collect()
+}
+
+async fn holds_all(client: &Client, as_of: Option<&AsOf>) -> Result<bool, BackendError> {
+    match as_of {
+        Some(as_of) => holds(client, as_of).await,
+        None => Ok(true),
+    }
 }
 
 /// Whether the snapshot holds the commits that were confirmed.
-async fn holds(client: &Client, as_of: &AsOf) -> Result<bool, BackendError> {
+pub(super) async fn holds(client: &Client, as_of: &AsOf) -> Result<bool, BackendError> {
     let lanes = as_of.positions.len() as i32;
     let rows = client
         .query_typed(
@@ -106,6 +155,7 @@ pub(super) async fn resolve_lookup(
     compiled: &Compiled,
     lookup: LookupId,
     values: &[Value],
+    as_of: Option<&AsOf>,
 ) -> Result<Option<RootKey>, BackendError> {
     const ACT: &str = "resolve a lookup key";
     let schema = &compiled.schema;
@@ -147,14 +197,18 @@ pub(super) async fn resolve_lookup(
         scalars.iter().map(|s| (s as &(dyn ToSql + Sync), element_type(s.column_type))).collect();
     let simple = |error| fault::from_driver(ACT, &error);
     let begin = connect::begin_snapshot(options, "");
-    let (began, rows, ended) = futures::join!(
+    let (began, held, rows, ended) = futures::join!(
         client.batch_execute(&begin),
+        holds_all(client, as_of),
         client.query_typed(&text, &params),
         client.batch_execute("COMMIT")
     );
     began.map_err(|error| fault::from_begin(ACT, &error))?;
-    let rows = rows.map_err(simple)?;
+    let (held, rows) = (held?, rows.map_err(simple)?);
     ended.map_err(simple)?;
+    if !held {
+        return Err(commits_missing(ACT));
+    }
     let Some(row) = rows.first() else { return Ok(None) };
     let mut key = Vec::new();
     for (place, column) in root.primary_key.iter().enumerate() {

@@ -5,9 +5,10 @@
 
 use super::binary;
 use super::copy::{CopyDamaged, CopyReader};
-use super::read::{Assembly, no_tables, undecodable};
+use super::read::{self, Assembly, no_tables, undecodable};
 use super::{Compiled, PostgresOptions, connect, fault, sql};
 use crate::backend::BackendFuture;
+use crate::backend::flush::commits_missing;
 use crate::backend::load::{Scan, ScanRequest};
 use crate::error::{BackendError, Disposition, Reason};
 use cachetier_model::{Instance, RootKey, Row, TableId, TableSchema, Value};
@@ -43,6 +44,11 @@ pub(super) async fn open(
         "SET LOCAL idle_in_transaction_session_timeout = 300000; SELECT txid_current_snapshot()",
     );
     client.batch_execute(&begin).await.map_err(|error| fault::from_begin(ACT, &error))?;
+    for as_of in &request.as_of {
+        if !read::holds(&client, as_of).await? {
+            return Err(commits_missing(ACT));
+        }
+    }
     Ok(PostgresScan {
         client,
         options,

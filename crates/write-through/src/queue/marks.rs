@@ -16,7 +16,7 @@ pub struct LaneMark {
     pub held: u64,
 }
 
-/// How far the node came; every mark only grows.
+/// How far the node came; every mark but `trimmable` only grows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlushMarks {
     /// One per lane; empty before the claim.
@@ -26,7 +26,8 @@ pub struct FlushMarks {
     /// Lowest `confirmed` of all lanes.
     pub confirmed: u64,
     /// Lowest confirmed *stored* position: what the journal may be trimmed to, because the
-    /// backend can never ask for anything below it again.
+    /// backend can never ask for anything below it again. Goes back with a backend that lost
+    /// commits.
     pub trimmable: u64,
 }
 
@@ -44,7 +45,7 @@ impl FlushMarks {
         Self { lanes, flushed, confirmed, trimmable }
     }
 
-    /// Takes over newer marks; none goes back.
+    /// Takes over newer marks; what was promised to callers does not go back.
     pub(crate) fn advance_to(&mut self, newer: FlushMarks) {
         let same_map = self.lanes.len() == newer.lanes.len();
         let lanes = newer.lanes.into_iter().enumerate().map(|(n, new)| match self.lanes.get(n) {
@@ -59,7 +60,7 @@ impl FlushMarks {
         self.lanes = lanes.collect();
         self.flushed = self.flushed.max(newer.flushed);
         self.confirmed = self.confirmed.max(newer.confirmed);
-        self.trimmable = self.trimmable.max(newer.trimmable);
+        self.trimmable = newer.trimmable;
     }
 
     /// The confirmed mark that counts for a slot.

@@ -7,6 +7,7 @@
 use crate::backend::flush::Move;
 use crate::pending::Pending;
 use parking_lot::Mutex;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 pub(crate) struct Convoy {
@@ -20,6 +21,8 @@ struct Station {
     /// Somebody leads, until its transaction is over.
     led: bool,
     waiting: Vec<Passenger>,
+    /// Counts those that waited.
+    joined: u64,
 }
 
 /// What a lane hands to the one that leads.
@@ -29,6 +32,7 @@ pub(crate) struct Passenger {
     /// Its commit must wait for the log.
     pub synced: bool,
     told: oneshot::Sender<Carried>,
+    ticket: u64,
 }
 
 /// What became of it.
@@ -49,7 +53,14 @@ pub(crate) enum Carried {
 
 pub(crate) enum Joined<'a> {
     Leads(Lead<'a>),
-    Rides(oneshot::Receiver<Carried>),
+    Waits(Waiting<'a>),
+}
+
+/// A place in the next convoy.
+pub(crate) struct Waiting<'a> {
+    convoy: &'a Convoy,
+    ticket: u64,
+    answer: oneshot::Receiver<Carried>,
 }
 
 /// The right to send, until dropped.
@@ -78,8 +89,33 @@ impl Convoy {
             return Joined::Leads(Lead { convoy: self });
         }
         let (told, answer) = oneshot::channel();
-        station.waiting.push(Passenger { row, batch: batch.to_vec(), synced, told });
-        Joined::Rides(answer)
+        station.joined += 1;
+        let ticket = station.joined;
+        station.waiting.push(Passenger { row, batch: batch.to_vec(), synced, told, ticket });
+        Joined::Waits(Waiting { convoy: self, ticket, answer })
+    }
+}
+
+impl Waiting<'_> {
+    /// What became of it. Who is not taken along within `patience` is told to go alone: the leader
+    /// before may be held up by one statement for long.
+    pub async fn arrive(mut self, patience: Duration) -> Carried {
+        let told = match tokio::time::timeout(patience, &mut self.answer).await {
+            Ok(told) => told,
+            Err(_) if self.leave() => return Carried::Alone,
+            // it is on its way
+            Err(_) => self.answer.await,
+        };
+        // whoever led is gone: as if it had been told nothing
+        told.unwrap_or(Carried::InDoubt { synced: false })
+    }
+
+    /// True if nobody had taken it along.
+    fn leave(&self) -> bool {
+        let waiting = &mut self.convoy.station.lock().waiting;
+        let before = waiting.len();
+        waiting.retain(|passenger| passenger.ticket != self.ticket);
+        waiting.len() < before
     }
 }
 
@@ -116,36 +152,62 @@ mod tests {
     use super::*;
     use crate::backend::flush::{Fence, WriterId};
 
+    const PATIENCE: Duration = Duration::from_millis(50);
+
     fn row(lane: u16) -> Move {
         let writer = WriterId { group_uid: "g".into(), node: "n".into(), lanes: 4, lane };
         Move { fence: Fence { writer, token: 1, version: 1, position: 5 }, next: 6 }
     }
 
-    #[test]
-    fn one_leads_and_who_comes_late_is_told_to_come_again() {
+    fn waits(joined: Joined<'_>) -> Waiting<'_> {
+        match joined {
+            Joined::Waits(waiting) => waiting,
+            Joined::Leads(_) => panic!("it leads"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_leads_and_who_comes_late_is_told_to_come_again() {
         let convoy = Convoy::default();
         let mut calls = convoy.calls();
         calls.mark_unchanged();
         let Joined::Leads(lead) = convoy.join(row(0), &[], false) else { panic!("leads") };
         assert!(calls.has_changed().unwrap());
-        let Joined::Rides(mut first) = convoy.join(row(1), &[], true) else { panic!("rides") };
+        let first = waits(convoy.join(row(1), &[], true));
         let mut passengers = lead.passengers();
         let passenger = passengers.pop().unwrap();
         assert!(passengers.is_empty());
         assert_eq!((passenger.row.fence.writer.lane, passenger.synced), (1, true));
-        let Joined::Rides(mut late) = convoy.join(row(2), &[], false) else { panic!("rides") };
+        let late = waits(convoy.join(row(2), &[], false));
         passenger.tell(Carried::Committed { synced: true });
         drop(lead);
-        assert_eq!(first.try_recv(), Ok(Carried::Committed { synced: true }));
-        assert_eq!(late.try_recv(), Ok(Carried::Again));
+        assert_eq!(first.arrive(PATIENCE).await, Carried::Committed { synced: true });
+        assert_eq!(late.arrive(PATIENCE).await, Carried::Again);
         assert!(matches!(convoy.join(row(2), &[], false), Joined::Leads(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_not_taken_along_in_time_goes_alone_and_who_is_on_its_way_waits() {
+        let convoy = Convoy::default();
+        let Joined::Leads(lead) = convoy.join(row(0), &[], false) else { panic!("leads") };
+        let taken = waits(convoy.join(row(1), &[], false));
+        let passenger = lead.passengers().pop().unwrap();
+        let late = waits(convoy.join(row(2), &[], false));
+        assert_eq!(late.arrive(PATIENCE).await, Carried::Alone);
+        assert!(lead.passengers().is_empty(), "it is gone");
+        let arrival = taken.arrive(PATIENCE);
+        tokio::pin!(arrival);
+        let early = tokio::time::timeout(PATIENCE * 20, &mut arrival).await;
+        assert!(early.is_err(), "its row may be written any moment");
+        passenger.tell(Carried::Committed { synced: false });
+        assert_eq!(arrival.await, Carried::Committed { synced: false });
     }
 
     #[test]
     fn a_lane_that_was_stopped_is_not_taken_along() {
         let convoy = Convoy::default();
         let Joined::Leads(lead) = convoy.join(row(0), &[], false) else { panic!("leads") };
-        drop(convoy.join(row(1), &[], false));
+        drop(waits(convoy.join(row(1), &[], false)));
         assert!(lead.passengers().is_empty());
     }
 }

@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub convoy: Convoy,
     /// Counts the times that somebody wanted idle lanes to look at their rows.
     pub looks: watch::Sender<u64>,
+    /// Before the claim: how far the lanes are known to have come.
+    pub believed: Mutex<Option<Vec<u64>>>,
     pub shutdown: CancellationToken,
     pub state: Mutex<SharedState>,
 }
@@ -78,6 +80,7 @@ impl Shared {
             turns,
             convoy: Convoy::default(),
             looks: watch::Sender::new(0),
+            believed: Mutex::new(None),
             shutdown,
             state: Mutex::new(SharedState::default()),
         }

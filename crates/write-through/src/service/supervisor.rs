@@ -67,7 +67,8 @@ async fn install(shared: &Arc<Shared>, lanes: &[LaneClaim], hold: bool) {
         let waiting = pending.iter().filter(|p| p.is_awaited());
         let accepted = waiting.map(|p| (p.key.clone(), p.sequence)).collect();
         let keys = last_sequences(&pending);
-        shared.tell(FlushEvent::Flushed { lane, upto, keys, accepted, resent: false }).await;
+        let (resent, known) = (false, true);
+        shared.tell(FlushEvent::Flushed { lane, upto, keys, accepted, resent, known }).await;
     }
 }
 

@@ -228,14 +228,14 @@ async fn r18_a_standby_that_a_pooler_hides_answers_no_reads() {
     let (backend, _) = backend(&pair.db, &hlr::tables()).await;
     let number = [Value::Text(hlr::number_of(1).into())];
     let key = Some(hlr::key(1));
-    assert_eq!(backend.resolve_lookup(0, &number).await.unwrap(), key);
+    assert_eq!(backend.resolve_lookup(0, &number, None).await.unwrap(), key);
     pair.received().await;
     pooler.pause().await;
     pooler.point_to(pair.standby.port).await;
     pooler.resume().await;
     // the sessions of the node are as whole as they were
     let read = backend.read_instances(&[hlr::key(1)], None).await.map(|_| ());
-    let lookup = backend.resolve_lookup(0, &number).await.map(|_| ());
+    let lookup = backend.resolve_lookup(0, &number, None).await.map(|_| ());
     let scan = backend.open_scan(ScanRequest { page: 5, ..ScanRequest::default() }).await;
     let claim = backend.claim(claim_request("g", "hlr-0", &["subscriber"])).await.map(|_| ());
     let identity = backend.identify().await.map(|_| ());
@@ -244,7 +244,7 @@ async fn r18_a_standby_that_a_pooler_hides_answers_no_reads() {
         assert_eq!(error.reason, Reason::BackendNotReady, "{error}");
     }
     pair.standby.promote();
-    assert_eq!(backend.resolve_lookup(0, &number).await.unwrap(), key);
+    assert_eq!(backend.resolve_lookup(0, &number, None).await.unwrap(), key);
     assert!(backend.read_instances(&[hlr::key(1)], None).await.unwrap()[0].is_some());
     pair.primary.crash();
     pair.standby.crash();

@@ -58,7 +58,7 @@ async fn every_act_works_behind_a_pooler_that_hands_out_sessions_by_transaction(
                     let found = backend.read_instances(&[hlr::key(id)], None).await.unwrap();
                     assert_eq!(found[0].as_ref().unwrap().row_count(), 4);
                     let number = [Value::Text(hlr::number_of(id).into())];
-                    let known = backend.resolve_lookup(0, &number).await.unwrap();
+                    let known = backend.resolve_lookup(0, &number, None).await.unwrap();
                     assert_eq!(known, Some(hlr::key(id)));
                 }
             })

@@ -34,9 +34,9 @@ async fn d21_r18_instances_come_whole_from_one_snapshot_and_absent_is_said() {
     assert_eq!(rows_of(first, FORWARDING), vec![hlr::forwarding(4, 1, 8, "5")]);
     assert!(found[1].is_none() && found[2].is_some());
     let number = |n: &str| vec![Value::Text(n.into())];
-    let known = backend.resolve_lookup(0, &number(&hlr::number_of(3))).await.unwrap();
+    let known = backend.resolve_lookup(0, &number(&hlr::number_of(3)), None).await.unwrap();
     assert_eq!(known, Some(hlr::key(3)));
-    assert_eq!(backend.resolve_lookup(0, &number("nobody")).await.unwrap(), None);
+    assert_eq!(backend.resolve_lookup(0, &number("nobody"), None).await.unwrap(), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
