@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use hlr_bench::population::numbering::Numbering;
 use hlr_bench::population::{DEFAULT_SEED, Population};
 use hlr_bench::target::connect::CacheOptions;
-use staged::{FlushArguments, HlrArguments};
+use staged::{FlushArguments, HlrArguments, PinArguments};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -217,6 +217,14 @@ pub struct JournalArguments {
     /// What a start finds
     #[arg(long, default_value_t = 512 << 20, value_name = "BYTES", value_parser = at_least_one::<u64>())]
     pub recovery_bytes: u64,
+    /// Subscribers of a node whose stop and starts are timed, over a PostgreSQL of its own; 0: none
+    #[arg(long, default_value_t = 1_000_000, value_name = "N")]
+    pub subscribers: u64,
+    #[command(flatten)]
+    pub pin: PinArguments,
+    /// The cache-node program; default: the one beside this program
+    #[arg(long, value_name = "FILE")]
+    pub node_binary: Option<PathBuf>,
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }

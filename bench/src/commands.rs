@@ -15,6 +15,7 @@ use hlr_bench::load::{self, LoadOptions};
 use hlr_bench::population::{Population, tables};
 use hlr_bench::report::Report;
 use hlr_bench::self_check::SelfCheck;
+use hlr_bench::stage::node;
 use hlr_bench::stage::signals::unless_told_to_end;
 use hlr_bench::target::Target;
 use hlr_bench::target::backend::BackendTarget;
@@ -24,7 +25,7 @@ use hlr_bench::writes::verify;
 use hlr_bench::writes::{self, WriteOptions};
 use hlr_bench::{backend, self_check, shape, side_by_side};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -90,6 +91,12 @@ async fn measure_journal(arguments: &JournalArguments) -> Result<Verdict> {
         seconds: arguments.seconds,
         payload_bytes: arguments.payload_bytes as usize,
         recovery_bytes: arguments.recovery_bytes,
+        subscribers: arguments.subscribers,
+        node_binary: match arguments.subscribers {
+            0 => PathBuf::new(),
+            _ => node::program(arguments.node_binary.as_deref())?,
+        },
+        pinning: arguments.pin.pinning(),
     };
     let report = unless_told_to_end(journal::run(&options)).await?;
     println!("{}", report.table());

@@ -41,6 +41,11 @@ const CACHED_PERCENT: u64 = 72;
 const MEMORY_BYTES_PER_SUBSCRIBER: u64 = 2_000;
 const MEMORY_BYTES_MIN: u64 = 512 << 20;
 
+/// More than a node with so many needs.
+pub(crate) fn memory_bytes(subscribers: u64) -> u64 {
+    MEMORY_BYTES_MIN.max(subscribers * MEMORY_BYTES_PER_SUBSCRIBER)
+}
+
 /// The journal's durability level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
@@ -130,12 +135,12 @@ impl HlrOptions {
             lanes: self.lanes,
             max_batch_rows: self.max_batch_rows,
             max_delay_ms: self.max_delay_ms,
-            memory_bytes: MEMORY_BYTES_MIN
-                .max(self.population.subscribers * MEMORY_BYTES_PER_SUBSCRIBER),
+            memory_bytes: memory_bytes(self.population.subscribers),
             cached_up_to: self.cached_up_to(),
             tls: self.tls,
             connections: self.connections,
             binary: self.node_binary.clone(),
+            volume: std::env::temp_dir(),
         }
     }
 

@@ -1,10 +1,14 @@
 //! The journal by itself: what a commit costs beside a bare `fdatasync`, how many commits share
-//! one, and how fast a start reads what was left.
+//! one, and how fast a start reads what was left; and, in `images`, what a whole node's slot images
+//! cost at its stop and save at its start.
 //!
-//! One journal at a time in a folder of its own, without node or backend. Writers are tasks that
+//! One journal at a time in a folder of its own, without node or backend but for the images. Writers are tasks that
 //! append a frame, wait until it is durable and append the next. Both sides of a comparison write
 //! as many bytes to files on the same volume. Must never be pointed at a node's journal.
 
+mod images;
+
+use crate::stage::Pinning;
 use anyhow::{Context, Result, ensure};
 use cachetier_journal::file_system::RealFileSystem;
 use cachetier_journal::{AppendError, Durability, Journal, JournalError, JournalOptions, Sequence};
@@ -26,6 +30,11 @@ pub struct JournalBenchOptions {
     pub payload_bytes: usize,
     /// How much a start finds.
     pub recovery_bytes: u64,
+    /// A node with so many is stopped and started; 0: none.
+    pub subscribers: u64,
+    /// The node's program.
+    pub node_binary: PathBuf,
+    pub pinning: Pinning,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -43,6 +52,9 @@ pub struct JournalReport {
     pub commits_per_sync: f64,
     /// Opening a journal and reading all its frames, with the page cache warm.
     pub recovery_mb_per_s: f64,
+    /// Of the node's slot images; absent where there was to be no node.
+    #[serde(flatten)]
+    pub images: Option<images::ImagesReport>,
 }
 
 impl JournalReport {
@@ -66,6 +78,9 @@ impl JournalReport {
         row("commit p50 / p99 (µs), 64 writers", many);
         row("commits per sync, 64 writers", format!("{:.1}", self.commits_per_sync));
         row("recovery (MB/s)", format!("{:.0}", self.recovery_mb_per_s));
+        for (what, figure) in self.images.iter().flat_map(images::ImagesReport::rows) {
+            row(what, figure);
+        }
         table.to_string()
     }
 }
@@ -84,6 +99,10 @@ pub async fn run(options: &JournalBenchOptions) -> Result<JournalReport> {
     let some = commits(&folder.path().join("16"), options, 16).await?;
     let many = commits(&folder.path().join("64"), options, 64).await?;
     let recovery_mb_per_s = recovery(&folder.path().join("recovery"), options).await?;
+    let images = match options.subscribers {
+        0 => None,
+        _ => Some(images::run(options).await?),
+    };
     Ok(JournalReport {
         payload_bytes: options.payload_bytes,
         fdatasync_us,
@@ -95,6 +114,7 @@ pub async fn run(options: &JournalBenchOptions) -> Result<JournalReport> {
         commit_p99_us_64: many.us(0.99),
         commits_per_sync: many.per_sync,
         recovery_mb_per_s,
+        images,
     })
 }
 
@@ -220,6 +240,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "tests")]
 
     use super::*;
+    use crate::stage::node;
 
     #[tokio::test(flavor = "multi_thread")]
     async fn every_figure_of_the_journal_is_taken() {
@@ -228,9 +249,20 @@ mod tests {
             seconds: 0.05,
             payload_bytes: 200,
             recovery_bytes: 1 << 20,
+            subscribers: 2_000,
+            node_binary: node::built_for_tests().unwrap().to_owned(),
+            pinning: Pinning::halves(),
         };
         let json = serde_json::to_value(run(&options).await.unwrap()).unwrap();
-        for key in ["fdatasync_us", "commit_p50_us_1", "commit_p99_us_64", "recovery_mb_per_s"] {
+        for key in [
+            "fdatasync_us",
+            "commit_p50_us_1",
+            "commit_p99_us_64",
+            "recovery_mb_per_s",
+            "checkpoint_write_mb_per_s",
+            "restart_subscribers_per_s",
+            "restart_cold_ratio",
+        ] {
             assert!(json.get(key).and_then(serde_json::Value::as_f64).unwrap() > 0.0, "{key}");
         }
         assert!(json.get("commits_per_sync").unwrap().as_f64().unwrap() >= 1.0);

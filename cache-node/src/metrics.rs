@@ -192,7 +192,7 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
 }
 
 fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), Error> {
-    let figures: [(&str, &str, f64); 20] = [
+    let figures: [(&str, &str, f64); 21] = [
         ("reads_cache", "Reads answered from the store", counters.reads_cache as f64),
         ("reads_through", "Reads that missed and asked the backend", counters.reads_through as f64),
         ("reads_bypass", "Reads answered past the store", counters.reads_bypass as f64),
@@ -201,6 +201,11 @@ fn counters(encoder: &mut DescriptorEncoder, counters: &Counters) -> Result<(), 
             "instances_evicted",
             "Instances that gave way to others",
             counters.instances_evicted as f64,
+        ),
+        (
+            "instances_forgotten",
+            "Instances read again because the backend had lost what they held",
+            counters.instances_forgotten as f64,
         ),
         ("writes", "Transactions acknowledged", counters.writes as f64),
         ("writes_refused", "Transactions refused", counters.writes_refused as f64),

@@ -191,7 +191,8 @@ pub fn owner(world: &World, id: i64) -> Option<Process> {
 /// A read at any time, which may fail.
 pub async fn glance_at(world: &World, process: &Process, id: i64) {
     let glance = world.oracle.lock().glance(id);
-    let call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default()).without_bypass();
+    let call =
+        ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default()).without_bypass();
     let answer = tokio::select! {
         biased;
         () = process.line.died.cancelled() => return,
@@ -223,14 +224,16 @@ pub async fn cover_is_true(world: &World, process: &Process) {
     }
     let ids = world.oracle.lock().ids();
     for id in ids {
-        let call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default()).without_bypass();
+        let call = ReadCall::new(KeySelector::Root(tables::root(id)), ReadPlan::default())
+            .without_bypass();
         let read = tokio::time::timeout(Duration::from_secs(5), process.group.read(call)).await;
         let Ok(Ok(outcome)) = read else { continue };
         let present = tables::account_of(&outcome.tables).is_some();
         if process.line.is_dead() || epoch() != before {
             return;
         }
-        let loaded = world.oracle.lock().stays_loaded(id);
+        let forgotten = process.group.counters().instances_forgotten > 0;
+        let loaded = !forgotten && world.oracle.lock().stays_loaded(id);
         if present && loaded && outcome.source != Source::Cache {
             // as many slots as are to come may have been others, on their way out
             let after = process.group.status().await;
@@ -247,11 +250,12 @@ pub async fn cover_is_true(world: &World, process: &Process) {
 async fn read(world: &World, process: &Process, id: i64) {
     let status = process.group.status().await;
     let serving = status.slots_serving;
-    // an instance whose reject was resolved is forgotten, covered or not
+    // an instance whose reject was resolved, or that was sent again, is forgotten, covered or not
     let covered = world.oracle.lock().stays_loaded(id)
         && status.slots_covered > 0
         && status.slots_covered == serving
-        && !world.settings.poison;
+        && !world.settings.poison
+        && process.group.counters().instances_forgotten == 0;
     let key = KeySelector::Root(tables::root(id));
     let call = ReadCall::new(key, ReadPlan::default()).without_bypass();
     let glance = world.oracle.lock().glance(id);

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cachetier_group::{
-    AnswerWhen, GroupError, KeySelector, Position, ReadCall, RefusalReason, TransactCall, Transacted,
+    AnswerWhen, GroupError, KeySelector, Position, ReadCall, RefusalReason, TransactCall,
+    Transacted,
 };
 use cachetier_model::{IdempotencyKey, ReadPlan};
 use rand::RngExt;

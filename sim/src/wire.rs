@@ -12,10 +12,10 @@ use cachetier_journal::Sequence;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
 use cachetier_write_through::{
-    AsOf, Backend, BackendError, BackendFuture, BackendIdentity, BypassRead, Chunk, Claim, ClaimRequest, Fence,
-    FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession, Leave, LoadInfo,
-    LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest,
-    WalState, WriterId, WriterRow,
+    AsOf, Backend, BackendError, BackendFuture, BackendIdentity, BypassRead, Chunk, Claim,
+    ClaimRequest, Fence, FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession,
+    Leave, LoadInfo, LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover,
+    TakeoverRequest, WalState, WriterId, WriterRow,
 };
 use futures::FutureExt;
 use rand::RngExt;
@@ -269,9 +269,9 @@ impl Backend for Wire {
         let (values, as_of) = (values.to_vec(), as_of.cloned());
         self.cross(
             move |w| {
-                Box::pin(async move {
-                    w.database.resolve_lookup(lookup, &values, as_of.as_ref()).await
-                })
+                Box::pin(
+                    async move { w.database.resolve_lookup(lookup, &values, as_of.as_ref()).await },
+                )
             },
             nothing,
         )

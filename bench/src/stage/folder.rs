@@ -23,7 +23,8 @@ impl Folder {
         Self::below(&std::env::temp_dir())
     }
 
-    fn below(parent: &Path) -> Result<Self> {
+    /// In this folder instead of the system's for temporary files.
+    pub fn below(parent: &Path) -> Result<Self> {
         // one at a time: a folder that is made and not locked yet looks like one left behind
         let turn = File::open(parent).with_context(|| format!("opening {}", parent.display()))?;
         turn.lock().with_context(|| format!("locking {}", parent.display()))?;

@@ -1,18 +1,18 @@
 //! One cache-node process over a database of the stage, with the clients that talk to it.
 
 use super::launch::succeeded;
-use super::{Certificates, Folder, Launch, Pinning, Postgres, cpu, eventually, ports};
+use super::{Certificates, Folder, Launch, Pinning, Postgres, Processors, cpu, eventually, ports};
 use crate::population::tables::TABLES;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use cachetier_client::wire::StatusResponse;
 use cachetier_client::{AdminClient, Channels, Client, Endpoint, Options, TlsIdentity};
-use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Start and load of a large population on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -36,6 +36,8 @@ pub struct NodeSettings {
     pub connections: usize,
     /// The program.
     pub binary: PathBuf,
+    /// The node's folder, with its journal, is made in it.
+    pub volume: PathBuf,
 }
 
 /// A running node; killed and removed with the value.
@@ -43,6 +45,7 @@ pub struct Node {
     // the process ends before its folder goes, since `drop` comes before the fields
     directory: Folder,
     child: Child,
+    servers: Processors,
     settings: NodeSettings,
     certificates: Certificates,
     grpc_port: u16,
@@ -56,7 +59,7 @@ impl Node {
         database: &str,
         settings: NodeSettings,
     ) -> Result<Self> {
-        let directory = Folder::new()?;
+        let directory = Folder::below(&settings.volume)?;
         let certificates = Certificates::new(&directory.path().join("tls"))?;
         postgres.write_credentials(&directory.path().join("backend"), database)?;
         let (grpc_port, admin_port) = (ports::free()?, ports::free()?);
@@ -65,21 +68,42 @@ impl Node {
             let text = config(directory.path(), &settings, role, database, grpc_port, admin_port);
             std::fs::write(directory.path().join(format!("{role}.yaml")), text)?;
         }
-        let log = File::create(directory.path().join("log"))?;
-        let launch = Launch { processors: Some(&pinning.servers), ..Launch::KILLED };
-        let child = launch
-            .command(&settings.binary)
-            .arg("--config")
-            .arg(directory.path().join("node.yaml"))
-            .args(["--node-name", "hlr-0", "--advertise", &format!("127.0.0.1:{grpc_port}")])
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()
-            .context("starting cache-node")?;
-        let node = Self { directory, child, settings, certificates, grpc_port };
+        let servers = pinning.servers.clone();
+        let child = launch(directory.path(), &servers, &settings.binary, grpc_port)?;
+        let node = Self { directory, child, servers, settings, certificates, grpc_port };
         node.serving().await.with_context(|| node.last_words())?;
         node.load().await.context("loading the cached subscribers")?;
         Ok(node)
+    }
+
+    /// Tells the process to end, and waits; how long that took.
+    pub fn end(&mut self) -> Result<Duration> {
+        let (begun, id) = (Instant::now(), Pid::from_raw(self.child.id().try_into()?));
+        kill_process(id.context("no process id")?, Signal::TERM)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the node ended with {status}; {}", self.last_words());
+        Ok(begun.elapsed())
+    }
+
+    /// Starts the process on what the one before left; returns once every slot is served.
+    pub async fn start_again(&mut self) -> Result<Duration> {
+        let begun = Instant::now();
+        let (folder, binary) = (self.directory.path(), &self.settings.binary);
+        self.child = launch(folder, &self.servers, binary, self.grpc_port)?;
+        let all = u32::from(cachetier_model::SLOT_COUNT);
+        while begun.elapsed() < PATIENCE {
+            ensure!(!self.has_ended()?, "the node ended; {}", self.last_words());
+            if self.status().await.is_ok_and(|status| status.slots_serving == all) {
+                return Ok(begun.elapsed());
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        bail!("the node does not serve every slot again; {}", self.last_words())
+    }
+
+    /// Where the slot images are.
+    pub fn images(&self) -> PathBuf {
+        self.directory.path().join("journal").join("images")
     }
 
     async fn serving(&self) -> Result<()> {
@@ -155,6 +179,20 @@ impl Drop for Node {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn launch(folder: &Path, servers: &Processors, binary: &Path, grpc_port: u16) -> Result<Child> {
+    let log = File::options().create(true).append(true).open(folder.join("log"))?;
+    let launch = Launch { processors: Some(servers), ..Launch::KILLED };
+    launch
+        .command(binary)
+        .arg("--config")
+        .arg(folder.join("node.yaml"))
+        .args(["--node-name", "hlr-0", "--advertise", &format!("127.0.0.1:{grpc_port}")])
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .context("starting cache-node")
 }
 
 /// The program to run: this one, or the one beside this program.

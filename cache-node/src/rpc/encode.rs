@@ -217,7 +217,8 @@ mod tests {
         let mut rows = EncodedRows::new(&schema);
         rows.table(0);
         rows.table_end();
-        let answer = rows.answer(ReadFound { found: false, source: Source::Bypass, confirmed: None });
+        let answer =
+            rows.answer(ReadFound { found: false, source: Source::Bypass, confirmed: None });
         assert!(!answer.found && answer.tables.is_empty());
         assert_eq!(answer.source(), v1::Source::Bypass);
     }

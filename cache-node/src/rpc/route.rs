@@ -270,9 +270,11 @@ impl Route {
         call: &ReadCall,
     ) -> Result<ReadOutcome, Option<GroupError>> {
         match reason {
-            ClientError::Unreachable { .. } => self.group.bypass_read(call).await.map_err(|error| {
-                Some(error).filter(|e| matches!(e, GroupError::PositionNotReached { .. }))
-            }),
+            ClientError::Unreachable { .. } => {
+                self.group.bypass_read(call).await.map_err(|error| {
+                    Some(error).filter(|e| matches!(e, GroupError::PositionNotReached { .. }))
+                })
+            }
             _ => Err(None),
         }
     }

@@ -100,7 +100,9 @@ fn source(source: Source) -> &'static str {
 fn past_the_owner(confirmed: Option<&Position>) -> String {
     let begin = "straight from the backend, because the owner is away";
     match confirmed {
-        Some(at) => format!("{begin}: what it acknowledged after {}:{} is missing", at.journal, at.sequence),
+        Some(at) => {
+            format!("{begin}: what it acknowledged after {}:{} is missing", at.journal, at.sequence)
+        }
         None => format!("{begin}: its latest writes may be missing"),
     }
 }

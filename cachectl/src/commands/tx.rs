@@ -97,10 +97,7 @@ fn print(answer: &TransactAnswer, format: Format) -> Result<()> {
         Format::Table => {
             let rows: Vec<String> = answer.rows.iter().map(u32::to_string).collect();
             match &answer.position {
-                Some(position) => say!(
-                    "committed: {} rows, position {position}",
-                    rows.join(" + ")
-                ),
+                Some(position) => say!("committed: {} rows, position {position}", rows.join(" + ")),
                 None => {
                     say!("{} rows matched, already as asked: nothing changed", rows.join(" + "))
                 }

@@ -14,7 +14,8 @@ mod values;
 pub use error::ConvertError;
 pub use reads::{instance_from_wire, instance_to_wire, read_plan, tables_to_wire};
 pub use requests::{
-    position_to_wire, read_answer_from_wire, read_to_wire, transact_answer_from_wire, transact_to_wire,
+    position_to_wire, read_answer_from_wire, read_to_wire, transact_answer_from_wire,
+    transact_to_wire,
 };
 pub use topologies::{topology_from_wire, topology_to_wire};
 pub use transactions::transaction;

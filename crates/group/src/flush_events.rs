@@ -90,7 +90,13 @@ impl Core {
     /// acknowledged, and looks like any other clean instance: it is read again.
     fn forget_sent_again(&self, keys: &[(RootKey, u64)]) {
         for (key, _) in keys {
-            self.engine.forget_clean(key);
+            self.read_again(key);
+        }
+    }
+
+    fn read_again(&self, key: &RootKey) {
+        if self.engine.forget_clean(key) {
+            self.shared.tally.instances_forgotten.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -99,7 +105,7 @@ impl Core {
     fn read_known_again(&self, keys: &[(RootKey, u64)]) {
         for (key, upto) in keys {
             self.engine.flushed(key, *upto);
-            self.engine.forget_clean(key);
+            self.read_again(key);
         }
     }
 

@@ -149,8 +149,7 @@ impl Core {
             reached(&past, position)?;
         }
         self.tally_read(Source::Bypass);
-        let outcome =
-            self.evaluate(past.instance.as_ref(), lookup, &call.plan, Source::Bypass)?;
+        let outcome = self.evaluate(past.instance.as_ref(), lookup, &call.plan, Source::Bypass)?;
         Ok(ReadOutcome { confirmed: past.owner().and_then(position_of), ..outcome })
     }
 

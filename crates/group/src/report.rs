@@ -244,6 +244,7 @@ pub(crate) fn counters(shared: &Shared, core: Option<&Arc<Core>>) -> Counters {
         write_slowdown_seconds: get(&tally.write_slowdown_micros) as f64 / 1e6,
         read_throughs_failed: get(&tally.read_throughs_failed),
         instances_evicted: core.map_or(0, |core| core.engine.evicted()),
+        instances_forgotten: get(&tally.instances_forgotten),
         slots_taken: get(&tally.slots_taken),
         slots_released: get(&tally.slots_released),
         rejects: get(&tally.rejects),

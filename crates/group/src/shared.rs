@@ -103,6 +103,7 @@ pub(crate) struct Tally {
     pub writes_slowed: AtomicU64,
     pub write_slowdown_micros: AtomicU64,
     pub read_throughs_failed: AtomicU64,
+    pub instances_forgotten: AtomicU64,
     pub slots_taken: AtomicU64,
     pub slots_released: AtomicU64,
     pub rejects: AtomicU64,

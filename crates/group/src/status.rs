@@ -102,6 +102,9 @@ pub struct Counters {
     pub write_slowdown_seconds: f64,
     pub read_throughs_failed: u64,
     pub instances_evicted: u64,
+    /// Clean instances that are read again, because the backend had lost what they hold, or decided on
+    /// it before this process could hear of it.
+    pub instances_forgotten: u64,
     pub slots_taken: u64,
     pub slots_released: u64,
     pub rejects: u64,

@@ -163,3 +163,17 @@ proptest! {
         prop_assert_eq!(queue.backlog().bytes, expected);
     }
 }
+
+#[test]
+fn r16_what_the_backend_decided_before_the_claim_is_not_taken_for_accepted() {
+    let queue = Queue::new(1_000, 100, 0);
+    let awaited = |id, sequence| Draft { awaits_backend: true, ..draft(id) }.at(sequence, 1);
+    queue.enqueue(draft(1).at(5, 1)).unwrap();
+    queue.enqueue(awaited(2, 7)).unwrap();
+    let at = |position| {
+        let lane = LaneClaim { lane: 0, version: 1, position, slots: SlotSet::full() };
+        queue.staged_awaited(&[lane])
+    };
+    assert!(!at(6), "the backend has yet to decide");
+    assert!(at(7), "accepted or refused: the position does not tell");
+}

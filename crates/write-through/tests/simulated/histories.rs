@@ -397,3 +397,75 @@ fn r11_a_backend_that_lacks_confirmed_commits_is_not_read() {
         node.stop.cancel();
     });
 }
+
+#[test]
+fn r11_a_lane_that_caught_up_is_where_it_was_also_where_its_last_move_had_no_rows() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        let standby = backend.standby();
+        node.commit(1, insert(1, 1));
+        node.settle(&backend).await;
+        // frames that are no transactions, which the idle lane's position follows
+        node.through.note(50);
+        node.synced.send_replace(50);
+        let mut marks = node.through.watch();
+        let idle = marks.wait_for(|m| m.lanes.iter().all(|l| l.held == 50));
+        tokio::time::timeout(Duration::from_secs(60), idle).await.unwrap().unwrap();
+        node.through.set_paused(true);
+        node.next = 51;
+        node.commit(1, vec![change(ROOT, ChangeKind::Update, row(1, 1, 2))]);
+        backend.fail_over(standby);
+        node.through.look();
+        let read = async || {
+            let as_of = node.through.as_of();
+            backend.read_instances(&[key(1)], as_of.as_ref()).await
+        };
+        let mut found = read().await;
+        assert!(found.is_err(), "the standby lacks what was confirmed");
+        for _ in 0..600 {
+            backend.flush_log();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            found = read().await;
+            if found.is_ok() {
+                break;
+            }
+        }
+        let found = found.expect("nothing is believed while the lane has nothing to send");
+        assert_eq!(found[0].as_ref().unwrap().tables[ROOT], vec![row(1, 1, 1)]);
+        node.stop.cancel();
+    });
+}
+
+#[test]
+fn r11_before_its_claim_a_node_believes_no_backend_that_lacks_what_an_earlier_one_confirmed() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let mut node = Node::start(&backend, options(1, BackendCommit::Sync)).await;
+        let standby = backend.standby();
+        let upto = node.commit(1, insert(1, 1));
+        node.settle(&backend).await;
+        node.stop.cancel();
+        let (_synced, watching) = watch::channel(0);
+        let (resumed, _events) = WriteThrough::start(
+            options(1, BackendCommit::Sync),
+            Arc::new(backend.clone()),
+            Arc::new(schema()),
+            watching,
+            None,
+            0,
+            CancellationToken::new(),
+        );
+        assert!(resumed.as_of().is_none(), "nothing is known of an earlier claim");
+        let read = async || {
+            let as_of = resumed.as_of();
+            backend.read_instances(&[key(1)], as_of.as_ref()).await
+        };
+        resumed.believe(&[]);
+        assert!(read().await.is_err(), "there was one, and nobody knows how far it came");
+        resumed.believe(&[upto]);
+        assert!(read().await.unwrap()[0].is_some());
+        backend.fail_over(standby);
+        assert!(read().await.is_err(), "the standby lacks it");
+    });
+}
