@@ -232,7 +232,7 @@ pub async fn cover_is_true(world: &World, process: &Process) {
         if process.line.is_dead() || epoch() != before {
             return;
         }
-        let forgotten = process.group.counters().instances_forgotten > 0;
+        let forgotten = forgets(world, process);
         let loaded = !forgotten && world.oracle.lock().stays_loaded(id);
         if present && loaded && outcome.source != Source::Cache {
             // as many slots as are to come may have been others, on their way out
@@ -246,6 +246,11 @@ pub async fn cover_is_true(world: &World, process: &Process) {
     }
 }
 
+/// What was sent again is forgotten, covered or not, and an image says no more of it.
+fn forgets(world: &World, process: &Process) -> bool {
+    world.settings.failover || process.group.counters().instances_forgotten > 0
+}
+
 /// One read of everything, which must succeed.
 async fn read(world: &World, process: &Process, id: i64) {
     let status = process.group.status().await;
@@ -255,7 +260,7 @@ async fn read(world: &World, process: &Process, id: i64) {
         && status.slots_covered > 0
         && status.slots_covered == serving
         && !world.settings.poison
-        && process.group.counters().instances_forgotten == 0;
+        && !forgets(world, process);
     let key = KeySelector::Root(tables::root(id));
     let call = ReadCall::new(key, ReadPlan::default()).without_bypass();
     let glance = world.oracle.lock().glance(id);

@@ -95,6 +95,10 @@ impl Settings {
                 self.keep_flushed_seconds = 0;
                 self.pace = 60;
                 (self.clients, self.steps_per_client) = (3, 24);
+                if self.failover {
+                    // a full journal gives up what a standby that lagged would be sent again
+                    self.segments = 64;
+                }
             }
             return;
         }

@@ -18,7 +18,7 @@ const fn defect(name: &'static str, what: &'static str) -> Defect {
 }
 
 /// Every defect there is.
-pub const ALL: [Defect; 32] = [
+pub const ALL: [Defect; 33] = [
     defect("r01-unsynced-leaves", "the lanes take what is written, not what is synced"),
     defect("r02-same-generation", "a start goes on with the generation it finds"),
     defect("r03-trim-by-fastest-lane", "the journal is trimmed to the furthest lane"),
@@ -29,6 +29,7 @@ pub const ALL: [Defect; 32] = [
     defect("r08-any-token", "a claim is admitted whatever token the journal holds"),
     defect("r09-fence-missed-is-done", "a batch that missed its fence counts as committed"),
     defect("r09-lost-slots-are-written", "a lane goes on with slots that were taken from it"),
+    defect("r09-takeover-lost-is-slots-lost", "a takeover that a failover lost is a loss of slots"),
     defect(
         "r09-lanes-travel-without-their-rows",
         "of lanes that travel together one moves its row",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cachetier_engine::Engine;
 use cachetier_journal::Sequence;
-use cachetier_model::{GroupSchema, RootKey, SlotId};
+use cachetier_model::{GroupSchema, RootKey, SlotId, SlotSet};
 use cachetier_write_through::{WaitError, WriteThrough};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -35,6 +35,8 @@ pub(crate) struct Core {
     pub schema_version: u64,
     pub engine: Arc<Engine>,
     pub lanes: WriteThrough,
+    /// Served slots that the backend forgot to be this node's: taken again, with what is in memory.
+    pub forgotten_slots: Mutex<SlotSet>,
     pub misses: Arc<ReadThrough>,
     pub decisions: Decisions,
     pub tickets: Tickets,

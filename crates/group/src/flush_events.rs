@@ -67,6 +67,7 @@ impl Core {
                 self.on_rejected(lane, &key, &sequences, cause.as_ref());
             }
             FlushEvent::SlotsLost { lane, slots } => self.on_slots_lost(lane, &slots).await,
+            FlushEvent::SlotsForgotten { lane, slots } => self.on_slots_forgotten(lane, &slots),
             FlushEvent::Dropped { lane, transactions } => self.on_dropped(lane, &transactions),
             FlushEvent::Stopped { .. } => self.shared.end(Ended::TaskEnded("lane")),
             FlushEvent::Rewound { lane, from, to } => {
@@ -176,6 +177,28 @@ impl Core {
             tracing::error!(node = %self.shared.node.name, lane, slots = unexpected.len(),
                 "slots were taken from this node by force");
         }
+    }
+
+    /// The backend is of a time before these slots were taken. Those that are served are taken again as
+    /// they are; the others were on their way out, and are lost.
+    fn on_slots_forgotten(&self, lane: u16, slots: &SlotSet) {
+        let (mut again, mut others) = (slots.clone(), slots.clone());
+        self.shared.slots.look(|machine| {
+            again.intersect_with(machine.serving());
+            again.intersect_with(machine.assigned());
+        });
+        others.subtract(&again);
+        self.lanes.slots_given_up(&others);
+        let mut forgotten = self.forgotten_slots.lock();
+        let before = forgotten.len();
+        forgotten.union_with(&again);
+        if forgotten.len() > before {
+            tracing::warn!(node = %self.shared.node.name, lane, slots = again.len(),
+                "the backend lost a takeover; the slots are taken again");
+        }
+        drop(forgotten);
+        // wakes the slot mover
+        self.shared.slots.apply(|_| ());
     }
 
     fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {

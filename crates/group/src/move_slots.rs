@@ -68,7 +68,8 @@ impl Core {
             return Ok(Progress::Done);
         }
         self.settle_leaving();
-        let wanted = self.shared.slots.look(|m| m.wanted());
+        let mut wanted = self.shared.slots.look(|m| m.wanted());
+        wanted.union_with(&self.still_forgotten());
         if !wanted.is_empty() {
             let taken = self.take(wanted).await?;
             return Ok(if taken { Progress::More } else { Progress::Waiting });
@@ -217,11 +218,14 @@ impl Core {
         if !self.is_epoch(epoch) {
             return Ok(true);
         }
+        let as_they_are = self.still_forgotten();
+        self.forgotten_slots.lock().subtract(&owned);
         // leftovers of an earlier time, and loads begun in it, must not be served
-        owned.iter().for_each(|slot| self.engine.clear_slot(slot));
+        let fresh = owned.iter().filter(|slot| !as_they_are.contains(*slot));
+        fresh.for_each(|slot| self.engine.clear_slot(slot));
         takeover.quarantined.iter().for_each(|key| self.engine.quarantine(key));
         self.lanes.quarantine(&takeover.quarantined);
-        self.lanes.slots_gained(&owned);
+        self.lanes.slots_gained(&owned, &takeover.versions);
         self.note_positions().await;
         // noted first: what is acknowledged for them must be known as ours after a crash
         let not_noted = |error: GroupError| {
@@ -239,6 +243,16 @@ impl Core {
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
         tracing::info!(node = %self.shared.node.name, epoch, slots = served.len(), "slots taken");
         Ok(true)
+    }
+
+    /// Slots to be taken again whose content here is the newest there is.
+    fn still_forgotten(&self) -> SlotSet {
+        let mut slots = self.forgotten_slots.lock();
+        self.shared.slots.look(|machine| {
+            slots.intersect_with(machine.serving());
+            slots.intersect_with(machine.assigned());
+        });
+        slots.clone()
     }
 
     fn is_epoch(&self, epoch: u64) -> bool {

@@ -43,6 +43,12 @@ pub enum FlushEvent {
         lane: u16,
         slots: SlotSet,
     },
+    /// The backend went back to a time before these slots were taken: it has to be told again, and the
+    /// lane waits until it was. Said again for as long as that lasts.
+    SlotsForgotten {
+        lane: u16,
+        slots: SlotSet,
+    },
     /// Transactions of slots that are not this node's (any more): dropped, never committed.
     Dropped {
         lane: u16,

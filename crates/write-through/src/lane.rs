@@ -9,6 +9,7 @@ use crate::backend::claim::LaneClaim;
 use crate::backend::flush::{LaneSession, WriterId};
 use crate::queue::{TakeLimits, Taken};
 use crate::service::shared::Shared;
+use cachetier_model::SlotSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -36,6 +37,9 @@ pub(crate) struct Lane {
     position: u64,
     /// Gains of slots already looked at.
     gains_seen: u64,
+    /// Slots that were given away, and are in the row again because the backend went back: what was
+    /// flushed for them before is sent again.
+    returned: SlotSet,
     session: Option<Box<dyn LaneSession>>,
     backoff: backoff::Backoff,
     confirm: confirm::Confirm,
@@ -74,6 +78,7 @@ impl Lane {
             version: claim.version,
             position: claim.position,
             gains_seen: 0,
+            returned: SlotSet::empty(),
             session: None,
             backoff: backoff::Backoff::default(),
             confirm,

@@ -150,10 +150,12 @@ impl WriteThrough {
     /// something is known of an earlier one.
     pub fn as_of(&self) -> Option<AsOf> {
         let positions: Vec<u64> = self.marks().lanes.iter().map(|lane| lane.held).collect();
+        let fences = self.shared.state.lock().fences.clone();
+        let versions = fences.into_iter().map(|(version, _)| version).collect();
         let believed = || self.shared.believed.lock().clone();
         let positions = Some(positions).filter(|p| !p.is_empty()).or_else(believed)?;
         let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
-        Some(AsOf { group_uid: group_uid.clone(), node: node.clone(), positions })
+        Some(AsOf { group_uid: group_uid.clone(), node: node.clone(), positions, versions })
     }
 
     /// Of an earlier claim, for as long as there is none of this process: how far each lane had come,
@@ -187,9 +189,10 @@ impl WriteThrough {
         self.shared.meter.counters()
     }
 
-    /// After a takeover, and before anything of these slots is queued.
-    pub fn slots_gained(&self, slots: &SlotSet) {
-        self.shared.slots_gained(slots);
+    /// After a takeover, and before anything of these slots is queued. `versions`: of the writer rows
+    /// since, as the takeover answered them.
+    pub fn slots_gained(&self, slots: &SlotSet, versions: &[(u16, u64)]) {
+        self.shared.slots_gained(slots, versions);
     }
 
     /// Of slots that an event told lost, those that were not gained again since.
@@ -197,6 +200,12 @@ impl WriteThrough {
         let mut lost = slots.clone();
         lost.subtract(&self.shared.state.lock().slots);
         lost
+    }
+
+    /// Slots that the backend forgot to be this node's, and that nobody takes again for it: they are
+    /// lost like any others.
+    pub fn slots_given_up(&self, slots: &SlotSet) {
+        self.shared.state.lock().given_up.union_with(slots);
     }
 
     /// Instances with open rejects: what comes for them is set aside behind the reject.

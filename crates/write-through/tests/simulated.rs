@@ -10,7 +10,7 @@ use cachetier_model::{
 use cachetier_write_through::double::store::Store;
 use cachetier_write_through::double::{Break, DoubleBackend};
 use cachetier_write_through::{
-    Backend, ClaimRequest, Draft, FlushEvent, Pending, Replay, ReplayError, TakeoverRequest,
+    Backend, Claim, ClaimRequest, Draft, FlushEvent, Pending, Replay, ReplayError, TakeoverRequest,
     WriteThrough, WriteThroughOptions,
 };
 use futures::future::BoxFuture;
@@ -141,7 +141,14 @@ impl Node {
             slots: slots.clone(),
             released: Vec::new(),
         };
-        backend.take_slots(takeover).await.unwrap();
+        let taken = backend.take_slots(takeover).await.unwrap();
+        let node = Self::of(backend, options, claim);
+        node.through.slots_gained(&slots, &taken.versions);
+        node
+    }
+
+    /// With a claim and no slots.
+    fn of(backend: &DoubleBackend, options: WriteThroughOptions, claim: Claim) -> Node {
         let (synced, watching) = watch::channel(0);
         let journal = Arc::<Journal>::default();
         let stop = CancellationToken::new();
@@ -155,7 +162,6 @@ impl Node {
             stop.clone(),
         );
         through.claimed(claim);
-        through.slots_gained(&slots);
         Node { through, events, synced, journal, next: 1, stop }
     }
 

@@ -74,6 +74,7 @@ pub(super) async fn build(
         misses: ReadThrough::start(shared, &engine, &lanes, workers as usize),
         engine,
         lanes,
+        forgotten_slots: parking_lot::Mutex::default(),
         decisions: Decisions::new(),
         tickets: Tickets::default(),
         annulled,

@@ -103,6 +103,8 @@ pub struct Takeover {
     pub held: Vec<SlotHolder>,
     /// Instances with open rejects in the slots owned.
     pub quarantined: Vec<RootKey>,
+    /// What the versions of this node's writer rows are now, by lane.
+    pub versions: Vec<(u16, u64)>,
 }
 
 #[derive(Clone, Debug)]

@@ -51,13 +51,26 @@ pub struct AsOf {
     pub node: String,
     /// By lane, of the lane map in force.
     pub positions: Vec<u64>,
+    /// The same, of the rows' versions: whether slots that were taken are still there. Empty: not
+    /// known.
+    pub versions: Vec<u64>,
+}
+
+/// A writer row as a snapshot has it.
+#[derive(Clone, Copy, Debug)]
+pub struct RowMark {
+    pub lane: u16,
+    pub position: u64,
+    pub version: u64,
 }
 
 impl AsOf {
     /// `rows`: the node's writer rows of the lane map of as many lanes, in any order.
-    pub fn holds(&self, rows: &[(u16, u64)]) -> bool {
+    pub fn holds(&self, rows: &[RowMark]) -> bool {
         let held = |(lane, position): (usize, &u64)| {
-            rows.iter().any(|(of, found)| usize::from(*of) == lane && found >= position)
+            let version = self.versions.get(lane).copied().unwrap_or(0);
+            let row = rows.iter().find(|row| usize::from(row.lane) == lane);
+            row.is_some_and(|row| row.position >= *position && row.version >= version)
         };
         self.positions.iter().enumerate().all(held)
     }

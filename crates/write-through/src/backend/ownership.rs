@@ -182,8 +182,11 @@ pub(crate) struct TakeoverPlan {
     pub owned: SlotSet,
     pub held: Vec<SlotHolder>,
     /// Rows to be written: index into the rows given, slots, and what is added to the version. A
-    /// loser's version is bumped, so that its batch in flight fails as a whole.
+    /// loser's version is bumped, so that its batch in flight fails as a whole; a taker's, so that a
+    /// backend that lost the takeover is told from one that has it.
     pub rows: Vec<(usize, SlotSet, u64)>,
+    /// The versions of the taker's rows afterwards, by lane.
+    pub versions: Vec<(u16, u64)>,
 }
 
 pub(crate) fn plan_takeover(
@@ -221,13 +224,15 @@ pub(crate) fn plan_takeover(
             held.push(SlotHolder { slots: kept, ..theirs });
         }
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut versions) = (Vec::new(), Vec::new());
     for (index, writer) in all.iter().enumerate() {
         let mut slots = writer.slots.clone();
         if writer.node == request.node {
             let share = owned.iter().filter(|s| lane_of(*s, writer.lanes) == writer.lane);
             slots.union_with(&share.collect());
-            rows.push((index, slots, 0));
+            let bump = u64::from(slots != writer.slots);
+            versions.push((writer.lane, writer.version + bump));
+            rows.push((index, slots, bump));
         } else if let Some(taken) = taken_from.get(writer.node.as_str()) {
             slots.subtract(taken);
             if slots != writer.slots {
@@ -235,7 +240,7 @@ pub(crate) fn plan_takeover(
             }
         }
     }
-    Ok(TakeoverPlan { owned, held, rows })
+    Ok(TakeoverPlan { owned, held, rows, versions })
 }
 
 /// The slots of a release that its node's rows bear out: where a row holds less than the node had

@@ -4,10 +4,11 @@ use super::store::Store;
 use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, Takeover, TakeoverRequest,
 };
-use crate::backend::flush::{AsOf, FlushOutcome, FlushRequest, WriterId, WriterRow};
+use crate::backend::flush::{AsOf, FlushOutcome, FlushRequest, RowMark, WriterId, WriterRow};
 use crate::backend::load::KeyRange;
 use crate::backend::ownership::{
-    Writer, admit, fenced, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
+    TakeoverPlan, Writer, admit, fenced, fresh_lanes, plan_lane_change, plan_leave, plan_takeover,
+    tables_claimed,
 };
 use crate::backend::reject::RejectEntry;
 use crate::error::{BackendError, Reason};
@@ -210,16 +211,17 @@ impl State {
         let mut data = self.data.clone();
         let writers = data.writers.entry(request.group_uid.clone()).or_default();
         let plan = plan_takeover(request, writers)?;
-        for (index, slots, bump) in plan.rows {
-            if let Some(writer) = writers.get_mut(index) {
-                writer.slots = slots;
+        for (index, slots, bump) in &plan.rows {
+            if let Some(writer) = writers.get_mut(*index) {
+                writer.slots = slots.clone();
                 writer.version += bump;
                 writer.epoch = writer.epoch.max(request.epoch);
             }
         }
         self.commit(data, true);
         let quarantined = self.quarantined(&request.group_uid, &plan.owned);
-        Ok(Takeover { owned: plan.owned, held: plan.held, quarantined })
+        let TakeoverPlan { owned, held, versions, .. } = plan;
+        Ok(Takeover { owned, held, quarantined, versions })
     }
 
     pub fn change_lanes(
@@ -289,11 +291,11 @@ impl State {
 
     pub fn holds(&self, as_of: &AsOf) -> bool {
         let lanes = as_of.positions.len();
-        let rows: Vec<(u16, u64)> = self
+        let rows: Vec<RowMark> = self
             .writers_of(&as_of.group_uid)
             .iter()
             .filter(|w| w.node == as_of.node && usize::from(w.lanes) == lanes)
-            .map(|w| (w.lane, w.position))
+            .map(|w| RowMark { lane: w.lane, position: w.position, version: w.version })
             .collect();
         as_of.holds(&rows)
     }

@@ -26,7 +26,8 @@ impl Lane {
         for pending in &segment.entries {
             let kept = cachetier_defects::on("r09-lost-slots-are-written");
             let passes = cachetier_defects::on("r17-followers-pass");
-            let target = if !state.slots.contains(pending.slot) && !kept {
+            let again = segment.resent && self.returned.contains(pending.slot);
+            let target = if !state.slots.contains(pending.slot) && !again && !kept {
                 &mut sorted.foreign
             } else if state.quarantined.contains_key(&pending.key) && !passes {
                 &mut sorted.following

@@ -7,7 +7,7 @@ use crate::error::{BackendError, Disposition, Reason};
 use crate::events::FlushEvent;
 use crate::queue::lane_of;
 use crate::service::meter::Meter;
-use cachetier_model::SlotSet;
+use cachetier_model::{SlotId, SlotSet};
 
 /// What became of a request.
 #[derive(Debug)]
@@ -158,17 +158,7 @@ impl Lane {
 
     /// Reads the writer row and takes over what it says.
     pub(super) async fn look(&mut self, next: u64) -> Result<Look, Trouble> {
-        let gains = self.shared.state.lock().gains;
-        let Some(session) = self.session.as_mut() else {
-            return Err(BackendError::new("read position", Reason::Internal, "no session").into());
-        };
-        let row = match session.writer().await {
-            Ok(row) => row,
-            Err(error) => {
-                self.drop_session();
-                return Err(error.into());
-            }
-        };
+        let (row, gains) = self.read_row().await?;
         let verdict = judge(row.as_ref(), self.token, self.position, next);
         let missing = |message: String| {
             Trouble::Backend(BackendError::new("read position", Reason::PositionMissing, message))
@@ -198,12 +188,72 @@ impl Lane {
                 )));
             }
         };
+        if let Some(forgotten) = row.as_ref().and_then(|row| self.forgotten(row)) {
+            return Err(self.await_takeover(forgotten).await);
+        }
         self.gains_seen = gains;
         let changed = match row {
             Some(row) => self.adopt_row(row, gains).await,
             None => false,
         };
         Ok(if changed && look == Look::AsBelieved { Look::Changed } else { look })
+    }
+
+    /// The writer row, and the gains that it says something about. One of a time before a takeover that
+    /// was answered meanwhile says nothing about it, and is read again.
+    async fn read_row(&mut self) -> Result<(Option<WriterRow>, u64), Trouble> {
+        loop {
+            let gains = self.shared.state.lock().gains;
+            let Some(session) = self.session.as_mut() else {
+                let error = BackendError::new("read position", Reason::Internal, "no session");
+                return Err(error.into());
+            };
+            let row = match session.writer().await {
+                Ok(row) => row,
+                Err(error) => {
+                    self.drop_session();
+                    return Err(error.into());
+                }
+            };
+            let older = row.as_ref().is_some_and(|row| row.version < self.version_known());
+            if !older || self.shared.state.lock().gains == gains {
+                return Ok((row, gains));
+            }
+        }
+    }
+
+    /// The newest version that this lane's row is known to have had.
+    fn version_known(&self) -> u64 {
+        let state = self.shared.state.lock();
+        let noted = state.fences.get(usize::from(self.writer.lane));
+        self.version.max(noted.map_or(0, |(version, _)| *version))
+    }
+
+    /// Slots of ours that the row lacks because it is of a time before they were taken.
+    fn forgotten(&self, row: &WriterRow) -> Option<SlotSet> {
+        let older = row.version < self.version_known();
+        if !older || cachetier_defects::on("r09-takeover-lost-is-slots-lost") {
+            return None;
+        }
+        let (lane, lanes) = (self.writer.lane, self.writer.lanes);
+        let state = self.shared.state.lock();
+        let mut slots = state.slots.clone();
+        slots.subtract(&row.slots);
+        slots.subtract(&state.given_up);
+        let mine = |slot: &SlotId| lane_of(*slot, lanes) == lane;
+        let slots: SlotSet = slots.iter().filter(mine).collect();
+        (!slots.is_empty()).then_some(slots)
+    }
+
+    async fn await_takeover(&mut self, slots: SlotSet) -> Trouble {
+        let (lane, count) = (self.writer.lane, slots.len());
+        self.shared.tell(FlushEvent::SlotsForgotten { lane, slots }).await;
+        let message = format!(
+            "the backend lacks the takeover of {count} slots that it had confirmed (a standby was \
+             promoted, or an older state restored); they are taken again before anything of them is \
+             sent"
+        );
+        Trouble::Backend(BackendError::new("read position", Reason::BackendNotReady, message))
     }
 
     /// Takes the row's version and drops the slots that it no longer has. A row read before the
@@ -222,6 +272,11 @@ impl Lane {
             let lost: SlotSet =
                 lost.iter().filter(|s| lane_of(*s, lanes) == self.writer.lane).collect();
             state.slots.subtract(&lost);
+            if row.version < self.version {
+                self.returned.union_with(&row.slots);
+                self.returned.subtract(&state.slots);
+            }
+            self.returned.intersect_with(&row.slots);
             if let Some(fence) = state.fences.get_mut(usize::from(self.writer.lane)) {
                 *fence = (row.version, row.position);
             }

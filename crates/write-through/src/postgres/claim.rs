@@ -10,7 +10,8 @@ use crate::backend::claim::{
     Claim, ClaimRequest, LaneChange, LaneClaim, Leave, SlotHolder, Takeover, TakeoverRequest,
 };
 use crate::backend::ownership::{
-    self, Writer, admit, fresh_lanes, plan_lane_change, plan_leave, plan_takeover, tables_claimed,
+    self, TakeoverPlan, Writer, admit, fresh_lanes, plan_lane_change, plan_leave, plan_takeover,
+    tables_claimed,
 };
 use crate::error::{BackendError, Reason};
 use bytes::Bytes;
@@ -283,7 +284,8 @@ pub(super) async fn take_slots(
         }
     }
     let quarantined = quarantined(client, &request.group_uid, &plan.owned).await?;
-    Ok(Takeover { owned: plan.owned, held: plan.held, quarantined })
+    let TakeoverPlan { owned, held, versions, .. } = plan;
+    Ok(Takeover { owned, held, quarantined, versions })
 }
 
 async fn set_slots(

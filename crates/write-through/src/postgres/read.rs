@@ -6,7 +6,7 @@ use super::binary::{ArrayParam, Raw, ScalarParam, array_type, decode, element_ty
 use super::claim::{get, unsigned};
 use super::{Compiled, PostgresOptions, connect, fault, sql};
 use crate::backend::bypass::{BypassRead, WriterMark};
-use crate::backend::flush::{AsOf, commits_missing};
+use crate::backend::flush::{AsOf, RowMark, commits_missing};
 use crate::error::{BackendError, Reason};
 use cachetier_model::{
     GroupSchema, Instance, LookupId, RootKey, Row, SlotId, TableId, TableSchema, Value,
@@ -135,7 +135,7 @@ pub(super) async fn holds(client: &Client, as_of: &AsOf) -> Result<bool, Backend
     let lanes = as_of.positions.len() as i32;
     let rows = client
         .query_typed(
-            "SELECT lane, position FROM cachetier.writer \
+            "SELECT lane, position, version FROM cachetier.writer \
              WHERE group_uid = $1 AND node = $2 AND lanes = $3",
             &[(&as_of.group_uid, Type::TEXT), (&as_of.node, Type::TEXT), (&lanes, Type::INT4)],
         )
@@ -143,9 +143,10 @@ pub(super) async fn holds(client: &Client, as_of: &AsOf) -> Result<bool, Backend
         .map_err(|error| fault::from_driver(ACT, &error))?;
     let row = |row: &tokio_postgres::Row| {
         let lane: i32 = get(ACT, row, 0)?;
-        Ok((lane as u16, unsigned(ACT, row, 1)?))
+        let (position, version) = (unsigned(ACT, row, 1)?, unsigned(ACT, row, 2)?);
+        Ok(RowMark { lane: lane as u16, position, version })
     };
-    let rows = rows.iter().map(row).collect::<Result<Vec<(u16, u64)>, BackendError>>()?;
+    let rows = rows.iter().map(row).collect::<Result<Vec<RowMark>, BackendError>>()?;
     Ok(as_of.holds(&rows))
 }
 

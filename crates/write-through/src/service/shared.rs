@@ -48,6 +48,8 @@ pub(crate) struct SharedState {
     pub gains: u64,
     /// Instances with open rejects, each with the sequence of its head (0: from before).
     pub quarantined: HashMap<RootKey, u64>,
+    /// Slots that are not taken again, though the backend lost how they were taken.
+    pub given_up: SlotSet,
     /// Version and position per lane, for acts beside the lanes.
     pub fences: Vec<(u64, u64)>,
 }
@@ -131,10 +133,20 @@ impl Shared {
         }
     }
 
-    pub fn slots_gained(&self, slots: &SlotSet) {
+    pub fn slots_gained(&self, slots: &SlotSet, versions: &[(u16, u64)]) {
         let mut state = self.state.lock();
+        for (lane, version) in versions {
+            if let Some(fence) = state.fences.get_mut(usize::from(*lane)) {
+                // a lower one is believed once the lane has seen that nothing is lacking
+                fence.0 = fence.0.max(*version);
+            }
+        }
         state.slots.union_with(slots);
+        state.given_up.subtract(slots);
         state.gains += 1;
+        drop(state);
+        // idle lanes learn their rows' new versions at once
+        self.looks.send_modify(|looks| *looks += 1);
     }
 
     pub fn quarantine(&self, keys: &[RootKey]) {

@@ -2,7 +2,8 @@
 
 use crate::support::hlr::{self, SUBSCRIBER};
 use crate::support::{Writer, backend, server, writer};
-use cachetier_write_through::{Backend, Reason, WriteThroughOptions, lane_of};
+use cachetier_model::Value;
+use cachetier_write_through::{AsOf, Backend, Reason, ScanRequest, WriteThroughOptions, lane_of};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,12 +79,43 @@ async fn r11_a_snapshot_without_the_confirmed_positions_is_refused() {
     let as_of = w.through.as_of().unwrap();
     assert_eq!(as_of.positions.len(), usize::from(LANES));
     let keys = [hlr::key(ids()[0])];
-    assert!(backend.read_instances(&keys, Some(&as_of)).await.unwrap()[0].is_some());
+    let number = [Value::Text(hlr::number_of(ids()[0]).into())];
+    let reads = async |as_of: Option<&AsOf>| {
+        let read = backend.read_instances(&keys, as_of).await.map(|found| found[0].is_some());
+        let lookup = backend.resolve_lookup(0, &number, as_of).await.map(|found| found.is_some());
+        let as_of = as_of.cloned().into_iter().collect();
+        let scan = backend.open_scan(ScanRequest { page: 5, as_of, ..ScanRequest::default() });
+        [read, lookup, scan.await.map(|_| true)].map(|answer| answer.map_err(|e| e.reason))
+    };
+    let (found, refused) = ([Ok(true); 3], [Err(Reason::BackendNotReady); 3]);
+    assert_eq!(reads(Some(&as_of)).await, found);
     // as a standby that was promoted would show them
     db.run("UPDATE cachetier.writer SET position = position - 1 WHERE lane = 3").await;
-    let refused = backend.read_instances(&keys, Some(&as_of)).await.unwrap_err();
-    assert_eq!(refused.reason, Reason::BackendNotReady);
+    assert_eq!(reads(Some(&as_of)).await, refused);
+    db.run("UPDATE cachetier.writer SET position = position + 1, version = version - 1").await;
+    assert_eq!(reads(Some(&as_of)).await, refused, "a takeover is missing");
+    db.run("UPDATE cachetier.writer SET position = position + 1, version = version + 1").await;
+    assert_eq!(reads(Some(&as_of)).await, found);
     db.run("DELETE FROM cachetier.writer WHERE lane = 3").await;
-    assert!(backend.read_instances(&keys, Some(&as_of)).await.is_err());
-    assert!(backend.read_instances(&keys, None).await.is_ok());
+    assert_eq!(reads(Some(&as_of)).await, refused);
+    assert_eq!(reads(None).await, found);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn r25_a_read_past_the_store_tells_whose_slot_it_is_and_how_far_its_owner_came() {
+    let (db, backend, w) = started("company-past").await;
+    let key = hlr::key(ids()[2]);
+    let past = backend.read_past(&key, "company-past").await.unwrap();
+    assert!(past.instance.is_some());
+    assert_eq!(past.writers.len(), usize::from(LANES));
+    let owner = past.owner().unwrap();
+    let lane = usize::from(lane_of(key.slot(), LANES));
+    assert_eq!(owner.position, w.through.marks().lanes[lane].position);
+    assert_eq!(past.holds(&owner.journal, owner.position), Some(true));
+    assert_eq!(past.holds(&owner.journal, owner.position + 1), Some(false));
+    db.run("UPDATE cachetier.writer SET slots = decode(repeat('00', 512), 'hex')").await;
+    let past = backend.read_past(&key, "company-past").await.unwrap();
+    assert!(past.owner().is_none());
+    let nobody = backend.read_past(&hlr::key(-1), "another group").await.unwrap();
+    assert!(nobody.instance.is_none() && nobody.writers.is_empty());
 }

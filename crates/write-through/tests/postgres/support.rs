@@ -100,7 +100,7 @@ pub async fn writer(
     };
     backend.take_slots(takeover).await.unwrap();
     let mut writer = start(backend, schema, options, claim, 0);
-    writer.through.slots_gained(&slots);
+    writer.through.slots_gained(&slots, &[]);
     writer.next = 1;
     writer
 }

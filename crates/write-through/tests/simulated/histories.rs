@@ -15,7 +15,7 @@ async fn owner_of(
     take(backend, token, slots).await;
     let node = node_of(backend, options);
     node.through.claimed(claim);
-    node.through.slots_gained(slots);
+    node.through.slots_gained(slots, &[]);
     (node, token)
 }
 
@@ -69,7 +69,7 @@ fn r09_a_writer_row_read_before_a_takeover_takes_none_of_the_slots_gained_by_it(
         // the lane has read the row, and its answer is on the way
         tokio::time::sleep(Duration::from_millis(500)).await;
         take(&backend, token, &one(second)).await;
-        node.through.slots_gained(&one(second));
+        node.through.slots_gained(&one(second), &[]);
         node.commit(2, insert(2, 2));
         let told = node.settle(&backend).await;
         let lost = told
@@ -467,5 +467,47 @@ fn r11_before_its_claim_a_node_believes_no_backend_that_lacks_what_an_earlier_on
         assert!(read().await.unwrap()[0].is_some());
         backend.fail_over(standby);
         assert!(read().await.is_err(), "the standby lacks it");
+    });
+}
+
+#[test]
+fn r09_a_takeover_that_a_failover_lost_is_no_loss_of_slots() {
+    run(async {
+        let backend = DoubleBackend::new(schema());
+        let claim = backend.claim(claim_request(None, "a", 1)).await.unwrap();
+        let before = backend.standby();
+        let slots = SlotSet::full();
+        let takeover = TakeoverRequest {
+            group_uid: "g".to_owned(),
+            node: "n".to_owned(),
+            token: claim.token,
+            epoch: 1,
+            slots: slots.clone(),
+            released: Vec::new(),
+        };
+        let taken = backend.take_slots(takeover.clone()).await.unwrap();
+        let mut node = Node::of(&backend, options(1, BackendCommit::Sync), claim);
+        node.through.slots_gained(&slots, &taken.versions);
+        node.commit(1, insert(1, 1));
+        node.settle(&backend).await;
+        backend.fail_over(before);
+        node.commit(2, insert(2, 2));
+        let mut told = Vec::new();
+        while !told.iter().any(|e| matches!(e, FlushEvent::SlotsForgotten { .. })) {
+            let event = tokio::time::timeout(Duration::from_secs(60), node.events.recv());
+            told.push(event.await.unwrap().unwrap());
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(backend.store().tables[ROOT].is_empty(), "nothing is sent for slots of nobody");
+        let as_of = node.through.as_of();
+        assert!(backend.read_instances(&[key(1)], as_of.as_ref()).await.is_err());
+        let taken = backend.take_slots(takeover).await.unwrap();
+        node.through.slots_gained(&slots, &taken.versions);
+        told.extend(node.settle(&backend).await);
+        assert_eq!(backend.store().tables[ROOT].len(), 2, "sent again, and sent");
+        let lost =
+            |e: &FlushEvent| matches!(e, FlushEvent::SlotsLost { .. } | FlushEvent::Dropped { .. });
+        assert!(!told.iter().any(lost), "{told:?}");
+        node.stop.cancel();
     });
 }

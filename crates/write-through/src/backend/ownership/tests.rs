@@ -104,7 +104,7 @@ fn r24_nobody_is_given_slots_that_their_owner_has_not_let_go() {
     let plan = plan_takeover(&request, &all).unwrap();
     assert_eq!(plan.owned, set(&[2, 8]));
     assert_eq!((plan.held.len(), plan.held[0].slots.clone()), (1, set(&[1])));
-    assert_eq!(plan.rows, vec![(0, set(&[1, 3]), 1), (1, set(&[2, 8, 9]), 0)]);
+    assert_eq!(plan.rows, vec![(0, set(&[1, 3]), 1), (1, set(&[2, 8, 9]), 1)], "both see it");
     let stale = TakeoverRequest { epoch: 0, ..request.clone() };
     assert_eq!(plan_takeover(&stale, &all).err().unwrap().reason, Reason::StaleTopology);
     let fenced = TakeoverRequest { token: 9, ..request };
