@@ -27,7 +27,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "Developer commands of cachetier", version)]
+#[command(
+    name = "xtask",
+    bin_name = "cargo xtask",
+    about = "Developer commands of cachetier",
+    version
+)]
 struct Args {
     #[command(subcommand)]
     command: Command,

@@ -172,6 +172,27 @@ fn went_back(noted: &[u64], claim: &Claim) -> bool {
     noted.iter().max() > lowest.as_ref()
 }
 
+/// Serves from the journal alone, under the last token and topology; `None` when there is nothing
+/// to go on from.
+async fn resume(shared: &Arc<Shared>) -> Option<Arc<Core>> {
+    let claimed_before = shared.notebook.claim().ok()?.token.is_some();
+    let schema = shared.notebook.schema().ok()??;
+    if !claimed_before {
+        return None;
+    }
+    match build(shared, Arc::new(schema), None).await {
+        Ok(core) => {
+            tracing::warn!(node = %shared.node.name, "the backend is away; resumed from the journal");
+            Some(core)
+        }
+        Err(Stop::Again { problem, .. }) => {
+            shared.problems.raise("resume", problem);
+            None
+        }
+        Err(Stop::Fenced { .. }) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -195,26 +216,5 @@ mod tests {
         assert!(!went_back(&[7, 9], &claim(&[9, 9, 9, 9])), "the change was not noted yet");
         assert!(went_back(&[100, 100, 100, 100], &claim(&[90, 99])));
         assert!(!went_back(&[], &claim(&[0, 0])), "nothing was ever noted");
-    }
-}
-
-/// Serves from the journal alone, under the last token and topology; `None` when there is nothing
-/// to go on from.
-async fn resume(shared: &Arc<Shared>) -> Option<Arc<Core>> {
-    let claimed_before = shared.notebook.claim().ok()?.token.is_some();
-    let schema = shared.notebook.schema().ok()??;
-    if !claimed_before {
-        return None;
-    }
-    match build(shared, Arc::new(schema), None).await {
-        Ok(core) => {
-            tracing::warn!(node = %shared.node.name, "the backend is away; resumed from the journal");
-            Some(core)
-        }
-        Err(Stop::Again { problem, .. }) => {
-            shared.problems.raise("resume", problem);
-            None
-        }
-        Err(Stop::Fenced { .. }) => None,
     }
 }

@@ -17,7 +17,7 @@ pub struct Report {
     pub compare: Comparison,
     #[serde(skip)]
     started: Instant,
-    #[serde(skip)]
+    /// From the beginning to the end, the taking down of what was started left out.
     pub total_seconds: f64,
 }
 
@@ -65,7 +65,8 @@ impl Report {
         look_at: &str,
         act: impl FnOnce(&mut Report) -> Result<String>,
     ) -> Result<()> {
-        println!("\n▶ {name}");
+        let (number, so_far) = (self.steps.len() + 1, self.started.elapsed().as_secs());
+        println!("\n▶ {number:>2}. {name}  (after {so_far} s)");
         let begin = Instant::now();
         let result = act(self);
         let seconds = begin.elapsed().as_secs_f64();

@@ -131,7 +131,7 @@ impl<'a> Facts<'a> {
             let message = format!("{} of {desired} nodes are ready", self.ready_pods);
             return no(reason::STARTING, message);
         }
-        yes(reason::ALL_SERVING, format!("{desired} nodes serve all slots"))
+        yes(reason::ALL_SERVING, format!("{} all slots", serving(desired)))
     }
 
     /// The StatefulSet's controller has not seen the template yet.
@@ -207,7 +207,7 @@ impl<'a> Facts<'a> {
             return no(reason::SCALED_TO_ZERO, "no nodes are asked for");
         }
         if self.ready_pods > 0 {
-            return yes(reason::SERVING, format!("{} nodes serve", self.ready_pods));
+            return yes(reason::SERVING, serving(self.ready_pods));
         }
         match self.degraded() {
             Some(finding) => because("False", finding),
@@ -348,6 +348,13 @@ impl<'a> Facts<'a> {
 
 fn failed_load(job: &str, message: &str) -> String {
     format!("Job {job} failed: {message}. Look at `kubectl logs job/{job}`; it is started again")
+}
+
+fn serving(nodes: usize) -> String {
+    match nodes {
+        1 => "1 node serves".to_owned(),
+        _ => format!("{nodes} nodes serve"),
+    }
 }
 
 fn memory_full() -> String {
