@@ -1,6 +1,7 @@
 //! Clients: each has its own accounts, and does one thing at a time with them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cachetier_group::{
@@ -28,10 +29,20 @@ pub async fn work(world: Arc<World>, number: usize) {
         (1..=world.settings.keys).filter(|id| id % clients == number as i64).collect();
     let mut version = number as i64 + 1;
     let mut done: Vec<(Deed, Transacted)> = Vec::new();
+    let mut failovers = 0;
     for _ in 0..world.settings.steps_per_client {
         world.pause(world.settings.pace).await;
         if world.violated.is_cancelled() {
             return;
+        }
+        let happened = world.failovers.load(Ordering::Relaxed);
+        if world.settings.looks_after_failover() && happened > failovers {
+            failovers = happened;
+            for id in &mine {
+                if let Some(process) = check::owner(&world, *id) {
+                    read(&world, &process, *id).await;
+                }
+            }
         }
         if world.settings.repeats && world.chance(0.25) {
             repeat_late(&world, &done).await;
@@ -79,7 +90,9 @@ async fn someone(world: &World, id: i64) -> Option<Process> {
 fn choose(world: &World, id: i64, version: i64) -> Deed {
     let possible = world.oracle.lock().possible(id);
     let content = possible.into_iter().next_back().flatten();
-    let closing = world.settings.scene == Some(Scene::SlowMisses) && content.is_some();
+    let scene = world.settings.scene == Some(Scene::SlowMisses);
+    // what is deleted is in no memory, and read from whatever the backend is then
+    let closing = (scene || world.settings.looks_after_failover()) && content.is_some();
     if closing && world.chance(0.2) {
         return Deed { id, version, act: Act::Close };
     }

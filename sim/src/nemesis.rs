@@ -63,6 +63,9 @@ async fn one(world: &Arc<World>) {
     let several = world.settings.nodes > 1;
     // a node that comes back after its slots were given away must be able to ask
     let asks = world.settings.scene != Some(Scene::GivenAway);
+    if world.settings.looks_after_failover() && world.chance(0.4) {
+        return crash_database(world);
+    }
     match world.draw(|dice| dice.random_range(0..25)) {
         8 | 11 | 15 | 19 | 20 if !asks => process.line.die(Death::Killed),
         0..=2 => process.line.die(death(world)),
@@ -122,12 +125,14 @@ fn outage(world: &Arc<World>) {
 }
 
 pub fn crash_database(world: &World) {
-    if world.settings.failover && world.chance(0.5) {
+    let often = world.settings.looks_after_failover();
+    if world.settings.failover && (often || world.chance(0.5)) {
         let standby = world.standby.lock().take();
         match standby {
             Some(standby) => {
                 world.history.say("a standby that lagged takes over");
                 world.database.fail_over(standby);
+                world.failovers.fetch_add(1, Ordering::Relaxed);
                 world.judge(|oracle| oracle.database_went_back());
             }
             None => {

@@ -129,6 +129,12 @@ impl Settings {
         self.steps_per_client = self.steps_per_client.max(8);
     }
 
+    /// In a part of the histories with failovers clients read all of theirs right after one, before
+    /// anybody writes.
+    pub fn looks_after_failover(&self) -> bool {
+        self.failover && self.seed % 4 == 3
+    }
+
     /// One line for the head of a history.
     pub fn line(&self) -> String {
         let durability = if self.relaxed { "relaxed" } else { "sync" };

@@ -84,6 +84,7 @@ pub struct World {
     pub topology: Mutex<Topology>,
     /// What a lagging standby has.
     pub standby: Mutex<Option<Standby>>,
+    pub failovers: AtomicU32,
     /// Lanes asked for at the next start.
     pub lanes: Mutex<u16>,
     /// Copies of volumes, with the token their original had.
@@ -137,6 +138,7 @@ impl World {
             weather: Mutex::default(),
             topology: Mutex::new(topology),
             standby: Mutex::default(),
+            failovers: AtomicU32::new(0),
             lanes: Mutex::new(lanes),
             copies: Mutex::default(),
             unsynced: Mutex::default(),
