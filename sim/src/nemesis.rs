@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::line::{Death, Fuse, Impostor, Step};
 use crate::settings::Scene;
 use crate::tables;
-use crate::wire::Wire;
+use crate::wire::{Wire, synchronous};
 use crate::world::{Process, World, entry};
 
 /// One disturbance after another, as many as the seed says.
@@ -133,11 +133,15 @@ pub fn crash_database(world: &World) {
                 world.history.say("a standby that lagged takes over");
                 world.database.fail_over(standby);
                 world.failovers.fetch_add(1, Ordering::Relaxed);
+                if world.takeover_missed.swap(false, Ordering::Relaxed) {
+                    world.takeover_lost.store(true, Ordering::Relaxed);
+                }
                 world.judge(|oracle| oracle.database_went_back());
             }
             None => {
                 world.history.say("the standby hears nothing any more");
                 *world.standby.lock() = Some(world.database.standby());
+                world.takeover_missed.store(false, Ordering::Relaxed);
             }
         }
         return;
@@ -239,6 +243,13 @@ pub fn move_slots(world: &World, to: Option<&str>) {
         })
     };
     let members: Vec<&str> = to.map_or_else(any, |to| vec![to]);
+    if world.takeover_lost.load(Ordering::Relaxed) {
+        // the slots are taken again first: what two owners in a row lost is told, not repaired
+        return;
+    }
+    if world.takeover_missed.swap(false, Ordering::Relaxed) {
+        synchronous(world);
+    }
     let mut topology = world.topology.lock();
     let nodes = members.iter().map(|name| entry(name)).collect();
     let Ok(next) = topology.rebalanced(nodes) else { return };

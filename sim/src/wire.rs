@@ -5,6 +5,7 @@
 //! a whole; what can go wrong is before it and after it.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -185,6 +186,9 @@ impl Backend for Wire {
         let epoch = request.epoch;
         // a standby that hears nothing does not hear of takeovers either
         let done = move |world: &World, takeover: &Takeover| {
+            if world.standby.lock().is_some() {
+                world.takeover_missed.store(true, Ordering::Relaxed);
+            }
             world.history.say(format!(
                 "{} takes {} slots at the database, epoch {epoch}",
                 self.line.name(),

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -85,6 +85,10 @@ pub struct World {
     /// What a lagging standby has.
     pub standby: Mutex<Option<Standby>>,
     pub failovers: AtomicU32,
+    /// The standby lacks a takeover.
+    pub takeover_missed: AtomicBool,
+    /// One that took over did.
+    pub takeover_lost: AtomicBool,
     /// Lanes asked for at the next start.
     pub lanes: Mutex<u16>,
     /// Copies of volumes, with the token their original had.
@@ -139,6 +143,8 @@ impl World {
             topology: Mutex::new(topology),
             standby: Mutex::default(),
             failovers: AtomicU32::new(0),
+            takeover_missed: AtomicBool::new(false),
+            takeover_lost: AtomicBool::new(false),
             lanes: Mutex::new(lanes),
             copies: Mutex::default(),
             unsynced: Mutex::default(),

@@ -37,6 +37,9 @@ pub(crate) struct Core {
     pub lanes: WriteThrough,
     /// Served slots that the backend forgot to be this node's: taken again, with what is in memory.
     pub forgotten_slots: Mutex<SlotSet>,
+    /// The same of an earlier process: what its journal holds of them is in memory, and not served
+    /// before they are taken again.
+    pub restored_slots: Mutex<SlotSet>,
     pub misses: Arc<ReadThrough>,
     pub decisions: Decisions,
     pub tickets: Tickets,

@@ -183,10 +183,7 @@ impl Core {
     /// they are; the others were on their way out, and are lost.
     fn on_slots_forgotten(&self, lane: u16, slots: &SlotSet) {
         let (mut again, mut others) = (slots.clone(), slots.clone());
-        self.shared.slots.look(|machine| {
-            again.intersect_with(machine.serving());
-            again.intersect_with(machine.assigned());
-        });
+        self.intersect_with_taken_again(&mut again);
         others.subtract(&again);
         self.lanes.slots_given_up(&others);
         let mut forgotten = self.forgotten_slots.lock();

@@ -220,6 +220,7 @@ impl Core {
         }
         let as_they_are = self.still_forgotten();
         self.forgotten_slots.lock().subtract(&owned);
+        self.restored_slots.lock().subtract(&owned);
         // leftovers of an earlier time, and loads begun in it, must not be served
         let fresh = owned.iter().filter(|slot| !as_they_are.contains(*slot));
         fresh.for_each(|slot| self.engine.clear_slot(slot));
@@ -248,11 +249,19 @@ impl Core {
     /// Slots to be taken again whose content here is the newest there is.
     fn still_forgotten(&self) -> SlotSet {
         let mut slots = self.forgotten_slots.lock();
-        self.shared.slots.look(|machine| {
-            slots.intersect_with(machine.serving());
-            slots.intersect_with(machine.assigned());
-        });
+        slots.union_with(&self.restored_slots.lock());
+        self.intersect_with_taken_again(&mut slots);
         slots.clone()
+    }
+
+    /// Those that are served, or were by the process before, and are still given to this node.
+    pub(crate) fn intersect_with_taken_again(&self, slots: &mut SlotSet) {
+        let mut ours = self.restored_slots.lock().clone();
+        self.shared.slots.look(|machine| {
+            ours.union_with(machine.serving());
+            ours.intersect_with(machine.assigned());
+        });
+        slots.intersect_with(&ours);
     }
 
     fn is_epoch(&self, epoch: u64) -> bool {
@@ -373,7 +382,9 @@ impl Core {
     /// Remembers the slots that a start with the backend away may serve: those held and not let
     /// go, and those that come.
     pub(crate) async fn note_slots(&self, coming: &SlotSet) -> Result<(), GroupError> {
-        self.shared.note_slots_held(coming).await
+        let mut coming = coming.clone();
+        coming.union_with(&self.restored_slots.lock());
+        self.shared.note_slots_held(&coming).await
     }
 }
 

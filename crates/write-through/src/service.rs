@@ -202,6 +202,14 @@ impl WriteThrough {
         lost
     }
 
+    /// Before the claim: slots that an earlier process of this journal had, and that the claim's rows
+    /// lack. What is queued for them waits until they are gained, or given up.
+    pub fn await_slots(&self, slots: &SlotSet) {
+        let mut state = self.shared.state.lock();
+        state.slots.union_with(slots);
+        state.awaited.union_with(slots);
+    }
+
     /// Slots that the backend forgot to be this node's, and that nobody takes again for it: they are
     /// lost like any others.
     pub fn slots_given_up(&self, slots: &SlotSet) {

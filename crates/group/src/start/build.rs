@@ -75,6 +75,7 @@ pub(super) async fn build(
         engine,
         lanes,
         forgotten_slots: parking_lot::Mutex::default(),
+        restored_slots: parking_lot::Mutex::default(),
         decisions: Decisions::new(),
         tickets: Tickets::default(),
         annulled,
@@ -265,9 +266,11 @@ async fn forget_images(shared: &Shared) {
 
 /// The backend gave its claim: the lanes may run.
 pub(super) async fn attach(core: &Arc<Core>, claim: Claim) {
+    let awaited = awaited_slots(core, &claim);
     let lost = core.shared.slots.apply(|machine| machine.claimed(claim.slots()));
     core.shared.coverage.lock().gone(&lost);
-    lost.iter().for_each(|slot| core.engine.clear_slot(slot));
+    let gone = lost.iter().filter(|slot| !awaited.contains(*slot));
+    gone.for_each(|slot| core.engine.clear_slot(slot));
     let quarantined: HashSet<RootKey> = claim.quarantined.iter().cloned().collect();
     quarantined.iter().for_each(|key| core.engine.quarantine(key));
     core.lanes.quarantine(&claim.quarantined);
@@ -281,6 +284,22 @@ pub(super) async fn attach(core: &Arc<Core>, claim: Claim) {
     core.rejects.changed();
     // wakes the slot mover, which had no token before
     core.shared.slots.apply(|_| ());
+}
+
+/// Slots that this journal's node had for sure when it ended, and that the backend does not know of: it
+/// is of a time before they were taken. What is let go is noted before anybody hears of it, so nobody
+/// else can have them.
+fn awaited_slots(core: &Core, claim: &Claim) -> SlotSet {
+    let mut slots = core.shared.notebook.slots();
+    slots.subtract(&claim.slots());
+    slots.intersect_with(&core.shared.slots.look(|machine| machine.assigned().clone()));
+    if !slots.is_empty() {
+        tracing::warn!(node = %core.shared.node.name, slots = slots.len(),
+            "the backend lost a takeover; the slots are taken again before they are served");
+        core.lanes.await_slots(&slots);
+        *core.restored_slots.lock() = slots.clone();
+    }
+    slots
 }
 
 /// Instances that the journal calls quarantined and the backend does not: their rejects were

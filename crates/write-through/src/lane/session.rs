@@ -231,13 +231,13 @@ impl Lane {
 
     /// Slots of ours that the row lacks because it is of a time before they were taken.
     fn forgotten(&self, row: &WriterRow) -> Option<SlotSet> {
-        let older = row.version < self.version_known();
-        if !older || cachetier_defects::on("r09-takeover-lost-is-slots-lost") {
+        if cachetier_defects::on("r09-takeover-lost-is-slots-lost") {
             return None;
         }
+        let older = row.version < self.version_known();
         let (lane, lanes) = (self.writer.lane, self.writer.lanes);
         let state = self.shared.state.lock();
-        let mut slots = state.slots.clone();
+        let mut slots = if older { state.slots.clone() } else { state.awaited.clone() };
         slots.subtract(&row.slots);
         slots.subtract(&state.given_up);
         let mine = |slot: &SlotId| lane_of(*slot, lanes) == lane;

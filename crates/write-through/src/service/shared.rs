@@ -48,6 +48,9 @@ pub(crate) struct SharedState {
     pub gains: u64,
     /// Instances with open rejects, each with the sequence of its head (0: from before).
     pub quarantined: HashMap<RootKey, u64>,
+    /// Slots that an earlier process had, and that the rows lack: taken again before anything of them
+    /// is sent.
+    pub awaited: SlotSet,
     /// Slots that are not taken again, though the backend lost how they were taken.
     pub given_up: SlotSet,
     /// Version and position per lane, for acts beside the lanes.
@@ -143,6 +146,7 @@ impl Shared {
         }
         state.slots.union_with(slots);
         state.given_up.subtract(slots);
+        state.awaited.subtract(slots);
         state.gains += 1;
         drop(state);
         // idle lanes learn their rows' new versions at once
