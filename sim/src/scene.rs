@@ -139,6 +139,7 @@ fn give_away(world: &World, from: &str, to: &str) -> bool {
         token,
         epoch: next.epoch.0,
         slots: slots.clone(),
+        holding: SlotSet::empty(),
         released: vec![Release { node: from.to_owned(), slots, positions: Vec::new() }],
     };
     let taken = world.database.take_slots(request).now_or_never().and_then(Result::ok);

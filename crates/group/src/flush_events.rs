@@ -186,16 +186,22 @@ impl Core {
         self.intersect_with_taken_again(&mut again);
         others.subtract(&again);
         self.lanes.slots_given_up(&others);
-        let mut forgotten = self.forgotten_slots.lock();
-        let before = forgotten.len();
-        forgotten.union_with(&again);
-        if forgotten.len() > before {
-            tracing::warn!(node = %self.shared.node.name, lane, slots = again.len(),
-                "the backend lost a takeover; the slots are taken again");
-        }
-        drop(forgotten);
+        tracing::debug!(node = %self.shared.node.name, lane, slots = again.len(), "slots forgotten");
+        self.take_again(&again);
         // wakes the slot mover
         self.shared.slots.apply(|_| ());
+    }
+
+    /// Slots of this node that the backend does not know of.
+    pub(crate) fn take_again(&self, slots: &SlotSet) {
+        self.lanes.await_slots(slots);
+        let mut forgotten = self.forgotten_slots.lock();
+        let before = forgotten.len();
+        forgotten.union_with(slots);
+        if forgotten.len() > before {
+            tracing::warn!(node = %self.shared.node.name, slots = slots.len(),
+                "the backend lost a takeover; the slots are taken again");
+        }
     }
 
     fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {

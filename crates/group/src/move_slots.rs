@@ -68,8 +68,11 @@ impl Core {
             return Ok(Progress::Done);
         }
         self.settle_leaving();
-        let mut wanted = self.shared.slots.look(|m| m.wanted());
-        wanted.union_with(&self.still_forgotten());
+        let mut wanted = self.still_forgotten();
+        if wanted.is_empty() {
+            // only then: the backend is told first what it forgot
+            wanted = self.shared.slots.look(|m| m.wanted());
+        }
         if !wanted.is_empty() {
             let taken = self.take(wanted).await?;
             return Ok(if taken { Progress::More } else { Progress::Waiting });
@@ -205,14 +208,22 @@ impl Core {
             token,
             epoch,
             slots: slots.clone(),
+            holding: self.shared.slots.look(|machine| {
+                let mut holding = machine.serving().clone();
+                holding.intersect_with(machine.assigned());
+                holding
+            }),
             released,
         };
         let answer = self.shared.backend.take_slots(request).await;
         let takeover = answer.map_err(|e| Problem::new(e.reason.as_str(), e.to_string(), true))?;
+        if !takeover.forgotten.is_empty() {
+            self.take_again(&takeover.forgotten);
+        }
         let mut owned = takeover.owned;
         owned.intersect_with(&slots);
         if owned.is_empty() {
-            return Ok(false);
+            return Ok(!takeover.forgotten.is_empty());
         }
         // long under way, the answer may be of a time before another node had these slots
         if !self.is_epoch(epoch) {

@@ -202,8 +202,8 @@ impl WriteThrough {
         lost
     }
 
-    /// Before the claim: slots that an earlier process of this journal had, and that the claim's rows
-    /// lack. What is queued for them waits until they are gained, or given up.
+    /// Slots that this process has, or an earlier one of this journal had, and that the rows lack. What
+    /// is queued for them waits until they are gained, or given up.
     pub fn await_slots(&self, slots: &SlotSet) {
         let mut state = self.shared.state.lock();
         state.slots.union_with(slots);
@@ -213,7 +213,9 @@ impl WriteThrough {
     /// Slots that the backend forgot to be this node's, and that nobody takes again for it: they are
     /// lost like any others.
     pub fn slots_given_up(&self, slots: &SlotSet) {
-        self.shared.state.lock().given_up.union_with(slots);
+        let mut state = self.shared.state.lock();
+        state.given_up.union_with(slots);
+        state.awaited.subtract(slots);
     }
 
     /// Instances with open rejects: what comes for them is set aside behind the reject.

@@ -139,6 +139,7 @@ impl Node {
             token: claim.token,
             epoch: 1,
             slots: slots.clone(),
+            holding: SlotSet::empty(),
             released: Vec::new(),
         };
         let taken = backend.take_slots(takeover).await.unwrap();

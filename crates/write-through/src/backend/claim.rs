@@ -71,6 +71,9 @@ pub struct TakeoverRequest {
     /// Version of the topology that gives the slots to this node.
     pub epoch: u64,
     pub slots: SlotSet,
+    /// What this node has and serves. A backend that lacks some of it lost a takeover: it is told of
+    /// that first, and of nothing else.
+    pub holding: SlotSet,
     /// What owners let go; only that, and what nobody owns, is taken.
     pub released: Vec<Release>,
 }
@@ -103,6 +106,8 @@ pub struct Takeover {
     pub held: Vec<SlotHolder>,
     /// Instances with open rejects in the slots owned.
     pub quarantined: Vec<RootKey>,
+    /// Of what the node has, what its rows lack. Nothing was taken then, unless it is of these.
+    pub forgotten: SlotSet,
     /// What the versions of this node's writer rows are now, by lane.
     pub versions: Vec<(u16, u64)>,
 }

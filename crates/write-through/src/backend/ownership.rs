@@ -178,9 +178,12 @@ pub(crate) fn plan_lane_change(
 }
 
 /// What a takeover makes of the writer rows.
+#[derive(Default)]
 pub(crate) struct TakeoverPlan {
     pub owned: SlotSet,
     pub held: Vec<SlotHolder>,
+    /// Of what the taker has, what its rows lack.
+    pub forgotten: SlotSet,
     /// Rows to be written: index into the rows given, slots, and what is added to the version. A
     /// loser's version is bumped, so that its batch in flight fails as a whole; a taker's, so that a
     /// backend that lost the takeover is told from one that has it.
@@ -205,6 +208,15 @@ pub(crate) fn plan_takeover(
             Reason::StaleTopology,
             format!("topology {newest} is in force, this node acts on {}", request.epoch),
         ));
+    }
+    let mut forgotten = request.holding.clone();
+    let mine = all.iter().filter(|w| w.node == request.node);
+    mine.for_each(|writer| forgotten.subtract(&writer.slots));
+    let mut again = request.slots.clone();
+    again.intersect_with(&forgotten);
+    if !forgotten.is_empty() && again.is_empty() {
+        // a newer version of the rows would hide from the lanes that they are of an older time
+        return Ok(TakeoverPlan { forgotten, ..TakeoverPlan::default() });
     }
     let mut owned = request.slots.clone();
     let mut held = Vec::new();
@@ -240,7 +252,8 @@ pub(crate) fn plan_takeover(
             }
         }
     }
-    Ok(TakeoverPlan { owned, held, rows, versions })
+    forgotten.subtract(&owned);
+    Ok(TakeoverPlan { owned, held, forgotten, rows, versions })
 }
 
 /// The slots of a release that its node's rows bear out: where a row holds less than the node had

@@ -220,8 +220,8 @@ impl State {
         }
         self.commit(data, true);
         let quarantined = self.quarantined(&request.group_uid, &plan.owned);
-        let TakeoverPlan { owned, held, versions, .. } = plan;
-        Ok(Takeover { owned, held, quarantined, versions })
+        let TakeoverPlan { owned, held, forgotten, versions, .. } = plan;
+        Ok(Takeover { owned, held, quarantined, forgotten, versions })
     }
 
     pub fn change_lanes(

@@ -284,8 +284,8 @@ pub(super) async fn take_slots(
         }
     }
     let quarantined = quarantined(client, &request.group_uid, &plan.owned).await?;
-    let TakeoverPlan { owned, held, versions, .. } = plan;
-    Ok(Takeover { owned, held, quarantined, versions })
+    let TakeoverPlan { owned, held, forgotten, versions, .. } = plan;
+    Ok(Takeover { owned, held, quarantined, forgotten, versions })
 }
 
 async fn set_slots(

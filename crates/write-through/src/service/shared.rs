@@ -48,8 +48,7 @@ pub(crate) struct SharedState {
     pub gains: u64,
     /// Instances with open rejects, each with the sequence of its head (0: from before).
     pub quarantined: HashMap<RootKey, u64>,
-    /// Slots that an earlier process had, and that the rows lack: taken again before anything of them
-    /// is sent.
+    /// Slots that are this node's and that the rows lack: taken again before anything of them is sent.
     pub awaited: SlotSet,
     /// Slots that are not taken again, though the backend lost how they were taken.
     pub given_up: SlotSet,

@@ -309,6 +309,7 @@ async fn r9_a_taker_learns_the_position_and_the_loser_drops_only_what_it_lost() 
         token: other.token,
         epoch: 2,
         slots: lost.clone(),
+        holding: cachetier_model::SlotSet::empty(),
         released: Vec::new(),
     };
     let refused = backend.take_slots(request.clone()).await.unwrap();

@@ -96,6 +96,7 @@ pub async fn writer(
         token: claim.token,
         epoch: 1,
         slots: slots.clone(),
+        holding: cachetier_model::SlotSet::empty(),
         released: Vec::new(),
     };
     backend.take_slots(takeover).await.unwrap();

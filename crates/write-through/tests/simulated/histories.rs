@@ -43,6 +43,7 @@ async fn take(backend: &DoubleBackend, token: u64, slots: &SlotSet) {
         token,
         epoch: 1,
         slots: slots.clone(),
+        holding: SlotSet::empty(),
         released: Vec::new(),
     };
     backend.take_slots(takeover).await.unwrap();
@@ -483,6 +484,7 @@ fn r09_a_takeover_that_a_failover_lost_is_no_loss_of_slots() {
             token: claim.token,
             epoch: 1,
             slots: slots.clone(),
+            holding: SlotSet::empty(),
             released: Vec::new(),
         };
         let taken = backend.take_slots(takeover.clone()).await.unwrap();

@@ -99,6 +99,7 @@ fn r24_nobody_is_given_slots_that_their_owner_has_not_let_go() {
         token: 1,
         epoch: 2,
         slots: set(&[1, 2, 8]),
+        holding: SlotSet::empty(),
         released: vec![Release { node: "n".to_owned(), slots: set(&[2, 3]), positions: vec![7] }],
     };
     let plan = plan_takeover(&request, &all).unwrap();
@@ -129,6 +130,7 @@ fn r23_slots_are_not_taken_from_a_row_that_lost_what_its_owner_had_flushed() {
             token: 1,
             epoch: 2,
             slots: SlotSet::full(),
+            holding: SlotSet::empty(),
             released: vec![released],
         };
         plan_takeover(&request, &all).unwrap().owned
