@@ -133,7 +133,7 @@ pub fn crash_database(world: &World) {
                 world.history.say("a standby that lagged takes over");
                 world.database.fail_over(standby);
                 world.failovers.fetch_add(1, Ordering::Relaxed);
-                if world.takeover_missed.swap(false, Ordering::Relaxed) {
+                if world.takeover_missed.lock().take().is_some() {
                     world.takeover_lost.store(true, Ordering::Relaxed);
                 }
                 world.judge(|oracle| oracle.database_went_back());
@@ -141,7 +141,7 @@ pub fn crash_database(world: &World) {
             None => {
                 world.history.say("the standby hears nothing any more");
                 *world.standby.lock() = Some(world.database.standby());
-                world.takeover_missed.store(false, Ordering::Relaxed);
+                *world.takeover_missed.lock() = None;
             }
         }
         return;
@@ -247,7 +247,7 @@ pub fn move_slots(world: &World, to: Option<&str>) {
         // the slots are taken again first: what two owners in a row lost is told, not repaired
         return;
     }
-    if world.takeover_missed.swap(false, Ordering::Relaxed) {
+    if world.takeover_missed.lock().is_some() {
         synchronous(world);
     }
     let mut topology = world.topology.lock();

@@ -5,7 +5,6 @@
 //! a whole; what can go wrong is before it and after it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,11 +19,15 @@ use cachetier_write_through::{
 };
 use futures::FutureExt;
 use rand::RngExt;
+use tokio::time::Instant;
 
 use crate::check;
 use crate::line::{Line, Step};
 use crate::tables;
 use crate::world::{GROUP_UID, World};
+
+/// In a second and by one node: those that wait are spaced 300 ms and more.
+const TAKES_IN_VAIN_MAX: u32 = 20;
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -108,6 +111,20 @@ impl Wire {
         }
     }
 
+    /// Who waits for another node to let go asks again after a pause.
+    fn takes_in_vain(&self, world: &World) {
+        let now = Instant::now();
+        let mut takes = world.takes_in_vain.lock();
+        let (since, count) = takes.entry(self.line.node.clone()).or_insert((now, 0));
+        if now - *since > Duration::from_secs(1) {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        if *count > TAKES_IN_VAIN_MAX {
+            world.violate(format!("{} asks for slots in a loop", self.line.name()));
+        }
+    }
+
     /// There, the act, and back.
     fn cross<'a, T: Send + 'a>(
         &'a self,
@@ -130,6 +147,7 @@ pub fn synchronous(world: &World) {
     let mut standby = world.standby.lock();
     if standby.is_some() {
         *standby = Some(world.database.standby());
+        *world.takeover_missed.lock() = None;
     }
 }
 
@@ -186,8 +204,16 @@ impl Backend for Wire {
         let epoch = request.epoch;
         // a standby that hears nothing does not hear of takeovers either
         let done = move |world: &World, takeover: &Takeover| {
-            if world.standby.lock().is_some() {
-                world.takeover_missed.store(true, Ordering::Relaxed);
+            let lagging = world.standby.lock().is_some();
+            if lagging && !takeover.owned.is_empty() {
+                let before = world.takeover_missed.lock().replace(self.line.node.clone());
+                if before.is_some_and(|node| node != self.line.node) {
+                    // two owners in a row: told, not repaired
+                    synchronous(world);
+                }
+            }
+            if takeover.owned.is_empty() {
+                self.takes_in_vain(world);
             }
             world.history.say(format!(
                 "{} takes {} slots at the database, epoch {epoch}",

@@ -85,8 +85,10 @@ pub struct World {
     /// What a lagging standby has.
     pub standby: Mutex<Option<Standby>>,
     pub failovers: AtomicU32,
-    /// The standby lacks a takeover.
-    pub takeover_missed: AtomicBool,
+    /// The node whose takeovers the standby lacks: never of two nodes.
+    pub takeover_missed: Mutex<Option<String>>,
+    /// Takeovers that took nothing, per node: since when, and how many.
+    pub takes_in_vain: Mutex<BTreeMap<String, (Instant, u32)>>,
     /// One that took over did.
     pub takeover_lost: AtomicBool,
     /// Lanes asked for at the next start.
@@ -143,7 +145,8 @@ impl World {
             topology: Mutex::new(topology),
             standby: Mutex::default(),
             failovers: AtomicU32::new(0),
-            takeover_missed: AtomicBool::new(false),
+            takeover_missed: Mutex::new(None),
+            takes_in_vain: Mutex::new(BTreeMap::new()),
             takeover_lost: AtomicBool::new(false),
             lanes: Mutex::new(lanes),
             copies: Mutex::default(),

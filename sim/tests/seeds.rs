@@ -67,6 +67,13 @@ fn r11_a_miss_believes_no_backend_that_lacks_confirmed_commits() {
     must_hold(&sim::run(700_141));
 }
 
+/// The loser of a takeover that a failover had lost did not look at its row, and the taker asked it, and
+/// the database, as fast as they answered.
+#[test]
+fn r11_a_holder_that_is_asked_again_looks_at_its_row_and_is_not_asked_in_a_loop() {
+    must_hold(&sim::run(905_271));
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {

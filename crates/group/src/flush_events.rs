@@ -187,21 +187,26 @@ impl Core {
         others.subtract(&again);
         self.lanes.slots_given_up(&others);
         tracing::debug!(node = %self.shared.node.name, lane, slots = again.len(), "slots forgotten");
-        self.take_again(&again);
+        let _news = self.take_again(&again);
         // wakes the slot mover
         self.shared.slots.apply(|_| ());
     }
 
-    /// Slots of this node that the backend does not know of.
-    pub(crate) fn take_again(&self, slots: &SlotSet) {
+    /// Slots of this node that the backend does not know of. True if some are news.
+    pub(crate) fn take_again(&self, slots: &SlotSet) -> bool {
+        if slots.is_empty() {
+            return false;
+        }
         self.lanes.await_slots(slots);
         let mut forgotten = self.forgotten_slots.lock();
         let before = forgotten.len();
         forgotten.union_with(slots);
-        if forgotten.len() > before {
+        let news = forgotten.len() > before;
+        if news {
             tracing::warn!(node = %self.shared.node.name, slots = slots.len(),
                 "the backend lost a takeover; the slots are taken again");
         }
+        news
     }
 
     fn on_dropped(&self, lane: u16, transactions: &[(RootKey, u64)]) {

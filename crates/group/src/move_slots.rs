@@ -217,13 +217,12 @@ impl Core {
         };
         let answer = self.shared.backend.take_slots(request).await;
         let takeover = answer.map_err(|e| Problem::new(e.reason.as_str(), e.to_string(), true))?;
-        if !takeover.forgotten.is_empty() {
-            self.take_again(&takeover.forgotten);
-        }
+        let learnt = self.take_again(&takeover.forgotten);
         let mut owned = takeover.owned;
         owned.intersect_with(&slots);
         if owned.is_empty() {
-            return Ok(!takeover.forgotten.is_empty());
+            // what was known to be lacking waits for its holder, which must not be asked in a loop
+            return Ok(learnt);
         }
         // long under way, the answer may be of a time before another node had these slots
         if !self.is_epoch(epoch) {
@@ -301,7 +300,16 @@ impl Core {
         let mut asked = slots.clone();
         let held = self.shared.topology.borrow().clone();
         asked.intersect_with(&held.map(|t| t.slots_of(taker)).unwrap_or_default());
-        self.shared.slots.apply(|machine| machine.freeze(&asked));
+        let mut gone = asked.clone();
+        self.shared.slots.apply(|machine| {
+            gone.subtract(machine.serving());
+            gone.subtract(machine.leaving());
+            machine.freeze(&asked)
+        });
+        if !gone.is_empty() {
+            // asked for again what had been let go: the rows may hold less than was confirmed
+            self.lanes.look();
+        }
         let deadline = Instant::now() + RELEASE_WAIT;
         let mut marks = self.lanes.watch();
         loop {
