@@ -74,6 +74,13 @@ fn r11_a_holder_that_is_asked_again_looks_at_its_row_and_is_not_asked_in_a_loop(
     must_hold(&sim::run(905_271));
 }
 
+/// A lane that sent again what a failover lost was refused for a number that another lane, idle and not
+/// aware of the failover, had freed once: the rename that had been acknowledged was undone.
+#[test]
+fn r11_what_was_accepted_once_is_not_undone_when_it_is_sent_again() {
+    must_hold(&sim::run(936_883));
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {

@@ -18,7 +18,8 @@ const fn defect(name: &'static str, what: &'static str) -> Defect {
 }
 
 /// Every defect there is.
-pub const ALL: [Defect; 33] = [
+pub const ALL: [Defect; 35] = [
+    defect("dax-last-line-not-flushed", "the last cache line of each store is not flushed"),
     defect("r01-unsynced-leaves", "the lanes take what is written, not what is synced"),
     defect("r02-same-generation", "a start goes on with the generation it finds"),
     defect("r03-trim-by-fastest-lane", "the journal is trimmed to the furthest lane"),
@@ -37,6 +38,7 @@ pub const ALL: [Defect; 33] = [
     defect("r10-lanes-without-barrier", "the lane map changes with batches outstanding"),
     defect("r11-nothing-sent-again", "what the backend lost is not sent again"),
     defect("r11-commit-assumed", "an asynchronous commit counts as confirmed at once"),
+    defect("r11-sent-again-once", "what was lost is given up when a key is taken at first"),
     defect("r11-older-is-read", "a miss believes a backend that lacks confirmed commits"),
     defect("r15-write-without-load", "an instance that is not loaded counts as absent"),
     defect("r16-answer-before-backend", "unique keys are acknowledged before the backend decided"),

@@ -106,8 +106,19 @@ pub(crate) fn from_backend(cause: &RejectCause) -> GroupError {
         constraint: some(&cause.constraint),
         column: None,
         operation: None,
-        message: format!("the backend refused it: {}", cause.message),
+        message: format!("the backend refused it: {}{}", cause.message, what_refused(cause)),
     }))
+}
+
+/// The constraint, or else the table, where the message does not name it.
+fn what_refused(cause: &RejectCause) -> String {
+    let unnamed = |name: &String| !name.is_empty() && !cause.message.contains(name.as_str());
+    match (unnamed(&cause.constraint), unnamed(&cause.table)) {
+        (true, _) if cause.table.is_empty() => format!(" (constraint {})", cause.constraint),
+        (true, _) => format!(" (constraint {} of table {})", cause.constraint, cause.table),
+        (false, true) => format!(" (table {})", cause.table),
+        (false, false) => String::new(),
+    }
 }
 
 fn guard_table(schema: &GroupSchema, transaction: &Transaction, index: usize) -> Option<String> {

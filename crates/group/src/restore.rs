@@ -67,9 +67,11 @@ impl Tail<'_> {
         self.positions.get(usize::from(lane)).is_some_and(|position| sequence <= *position)
     }
 
-    /// Reads the tail into engine and queue. Blocks.
+    /// Reads the tail into engine and queue. Blocks. `settled`: up to where every word about what the
+    /// backend made of it is in the journal, so that what is there and was not undone had been accepted.
     pub(crate) fn restore(
         &self,
+        settled: &Tail<'_>,
         engine: &Engine,
         lanes: &WriteThrough,
         annulled: &Annulled,
@@ -104,7 +106,8 @@ impl Tail<'_> {
                     restored.note_undecided(&frame, sequence);
                     restored.transactions += 1;
                     restored.bytes += bytes;
-                    let pending = to_pending(sequence, frame, bytes);
+                    let accepted = settled.is_flushed(sequence, &key);
+                    let pending = to_pending(sequence, frame, bytes, accepted);
                     lanes.enqueue(pending).map_err(|error| unreadable(&in_full(&error)))?;
                 }
                 _ => lanes.note(sequence),
@@ -165,7 +168,7 @@ impl Tail<'_> {
     }
 }
 
-fn to_pending(sequence: u64, frame: TransactionFrame, bytes: u64) -> Pending {
+fn to_pending(sequence: u64, frame: TransactionFrame, bytes: u64, accepted: bool) -> Pending {
     Pending {
         sequence,
         slot: frame.key.slot(),
@@ -173,6 +176,7 @@ fn to_pending(sequence: u64, frame: TransactionFrame, bytes: u64) -> Pending {
         changes: Arc::from(frame.changes),
         awaits_backend: frame.awaits_backend,
         urgent: false,
+        accepted,
         bytes: bytes * 2,
         since: Instant::now().into_std(),
     }
@@ -243,7 +247,7 @@ fn read_again(
         {
             let size = frame.payload.len() as u64;
             bytes += size;
-            found.push(to_pending(sequence, transaction, size));
+            found.push(to_pending(sequence, transaction, size, true));
         }
     }
     Ok(found)

@@ -30,12 +30,19 @@ pub struct Pending {
     pub changes: Arc<[RowChange]>,
     pub awaits_backend: bool,
     pub urgent: bool,
+    /// The backend had it once, and lost it: whoever waited was told that it happened.
+    pub accepted: bool,
     /// What it counts against the queue's bound.
     pub bytes: u64,
     pub since: Instant,
 }
 
 impl Pending {
+    /// Nobody was told yet that it happened: when the backend refuses it, it did not.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.awaits_backend && !self.accepted
+    }
+
     /// Somebody waits to hear what the backend made of it.
     pub(crate) fn is_awaited(&self) -> bool {
         self.awaits_backend || self.urgent
@@ -51,6 +58,7 @@ impl Draft {
             changes: self.changes,
             awaits_backend: self.awaits_backend,
             urgent: self.urgent,
+            accepted: false,
             bytes,
             since: tokio::time::Instant::now().into_std(),
         }

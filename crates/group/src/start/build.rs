@@ -174,9 +174,10 @@ async fn restore(
 ) -> Result<Restored, Stop> {
     let (journal, engine) = (shared.journal.clone(), Arc::clone(engine));
     let (lanes, annulled) = (lanes.clone(), Arc::clone(annulled));
+    let settled = shared.notebook.settled()?;
     let restored = shared.labour.run(move || {
-        let tail = Tail { journal: &journal, positions: &positions, schema_version };
-        tail.restore(&engine, &lanes, &annulled)
+        let tail = |positions| Tail { journal: &journal, positions, schema_version };
+        tail(&positions).restore(&tail(&settled), &engine, &lanes, &annulled)
     });
     let restored = restored
         .await

@@ -20,6 +20,11 @@ use tokio::time::Instant;
 /// this much later: another lane may carry the change that makes room for it.
 const OTHER_LANES_WAIT: Duration = Duration::from_secs(5);
 
+/// What the backend had accepted and lost is refused for a key as long as another lane, here or at
+/// another node, has not sent again what made room for it. So long it is tried again.
+const OTHERS_AGAIN_MAX: Duration = Duration::from_secs(60);
+const OTHERS_AGAIN_PAUSE: Duration = Duration::from_millis(250);
+
 /// A batch that is held up is taken apart into this many: of a thousand transactions the held one is
 /// found with three more timeouts, and all parts before it pass at once.
 const HELD_PARTS: usize = 16;
@@ -193,6 +198,7 @@ impl Lane {
         if segment.entries.len() > 1 {
             return Ok(Step::Split(segment.halves()));
         }
+        let started = Instant::now();
         let Some(refused) = sorted.kept.first() else {
             // only a follower of a reject: the bookkeeping itself refuses, which a human must see
             let mut trouble = error;
@@ -201,12 +207,19 @@ impl Lane {
             return Ok(Step::Again(segment));
         };
         let of_a_key = matches!(error.sqlstate.as_deref(), Some("23505" | "23503" | "23P01"));
+        if of_a_key && refused.accepted && !cachetier_defects::on("r11-sent-again-once") {
+            let since = *segment.refused_since.get_or_insert(started);
+            if started.duration_since(since) < OTHERS_AGAIN_MAX {
+                self.others_send_again(refused.sequence, since == started).await?;
+                return Ok(Step::Again(segment));
+            }
+        }
         if of_a_key && !segment.tried_again {
             segment.tried_again = true;
             self.let_others_pass(refused.sequence).await;
             return Ok(Step::Again(segment));
         }
-        let rejects = if refused.awaits_backend {
+        let rejects = if refused.is_undecided() {
             Vec::new()
         } else {
             vec![set_aside(refused, Some(&error))]
@@ -238,9 +251,9 @@ impl Lane {
             node = %self.writer.node, lane, seq = sequence, reason = %error.reason,
             sqlstate = error.sqlstate.as_deref().unwrap_or_default(),
             table = error.table.as_deref().unwrap_or_default(),
-            awaited = refused.awaits_backend, "the backend refused a transaction"
+            awaited = refused.is_undecided(), "the backend refused a transaction"
         );
-        if refused.awaits_backend {
+        if refused.is_undecided() {
             Meter::add(&self.shared.meter.refused, 1);
             let cause = error.into();
             self.shared.tell(FlushEvent::Refused { lane, key, sequence, cause }).await;
@@ -249,6 +262,22 @@ impl Lane {
             self.shared.state.lock().quarantined.insert(key.clone(), sequence);
             let (sequences, cause) = (vec![sequence], Some(error.into()));
             self.shared.tell(FlushEvent::Rejected { lane, key, sequences, cause }).await;
+        }
+    }
+
+    /// Lanes that have nothing to do do not know yet that the backend went back.
+    async fn others_send_again(&self, sequence: u64, first: bool) -> Result<(), Ended> {
+        if first {
+            tracing::warn!(
+                node = %self.writer.node, lane = self.writer.lane, seq = sequence,
+                "the backend refuses, for a key, what it had accepted before it lost commits; waiting \
+                 until the others have sent theirs again"
+            );
+        }
+        self.shared.looks.send_modify(|looks| *looks += 1);
+        tokio::select! {
+            () = self.stop.cancelled() => Err(Ended::Stopped),
+            () = tokio::time::sleep(OTHERS_AGAIN_PAUSE) => Ok(()),
         }
     }
 

@@ -147,5 +147,5 @@ impl Lane {
 
 /// What nobody was told of (R16) is given up instead: its caller hears that it did not happen.
 fn put_aside(head: &Pending, error: &BackendError) -> Option<NewReject> {
-    (!head.awaits_backend).then(|| set_aside(head, Some(error)))
+    (!head.is_undecided()).then(|| set_aside(head, Some(error)))
 }
