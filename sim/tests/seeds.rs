@@ -81,6 +81,13 @@ fn r11_what_was_accepted_once_is_not_undone_when_it_is_sent_again() {
     must_hold(&sim::run(936_883));
 }
 
+/// A failover took a reject back, and the database took the transaction when it was sent again: its
+/// instance stayed quarantined, and there was no reject to decide about.
+#[test]
+fn r17_a_reject_that_a_failover_took_back_quarantines_nothing() {
+    must_hold(&sim::run(943_203));
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {

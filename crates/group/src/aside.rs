@@ -37,18 +37,20 @@ impl Aside {
         self.by_instance.lock().entry(key.clone()).or_default().extend(sequences);
     }
 
-    /// The backend has everything of the instance up to a sequence after all.
-    pub(crate) fn accepted(&self, key: &RootKey, upto: u64) {
+    /// The backend has everything of the instance up to a sequence after all. True when the last of it
+    /// that was set aside is among it.
+    pub(crate) fn accepted(&self, key: &RootKey, upto: u64) -> bool {
         let mut by_instance = self.by_instance.lock();
         if by_instance.is_empty() {
-            return;
+            return false;
         }
-        if let Some(sequences) = by_instance.get_mut(key) {
-            sequences.retain(|sequence| *sequence > upto);
-            if sequences.is_empty() {
-                by_instance.remove(key);
-            }
+        let Some(sequences) = by_instance.get_mut(key) else { return false };
+        sequences.retain(|sequence| *sequence > upto);
+        let none_left = sequences.is_empty();
+        if none_left {
+            by_instance.remove(key);
         }
+        none_left
     }
 
     /// The journal let these frames go: nobody can ask for them any more.

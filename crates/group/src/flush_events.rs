@@ -51,7 +51,7 @@ impl Core {
     async fn on_flush_event(&self, event: FlushEvent, unconfirmed: &mut Unconfirmed) {
         match event {
             FlushEvent::Flushed { lane, upto, keys, accepted, resent, known } => {
-                self.on_flushed(&keys, &accepted);
+                self.on_flushed(&keys, &accepted, resent);
                 if known {
                     self.read_known_again(&keys);
                 }
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    fn on_flushed(&self, keys: &[(RootKey, u64)], accepted: &[(RootKey, u64)]) {
+    fn on_flushed(&self, keys: &[(RootKey, u64)], accepted: &[(RootKey, u64)], resent: bool) {
         for (key, sequence) in accepted {
             self.engine.decided(key, *sequence, true);
             let noted = self.note_acceptance(*sequence);
@@ -118,8 +118,23 @@ impl Core {
             self.undecided.decided(key, *sequence);
         }
         for (key, upto) in keys {
-            self.aside.accepted(key, *upto);
+            if self.aside.accepted(key, *upto) && resent {
+                self.reject_is_void(key);
+            }
         }
+    }
+
+    /// The backend lost the reject with other commits, and took the transactions when they were sent
+    /// again: nobody has to decide about them any more.
+    fn reject_is_void(&self, key: &RootKey) {
+        if cachetier_defects::on("r17-void-reject-stays") || !self.is_quarantined(key) {
+            return;
+        }
+        self.answers.resolved(key, false);
+        self.engine.forget(key);
+        self.rejects.changed();
+        tracing::warn!(node = %self.shared.node.name,
+            "the backend lost a reject, and took its transactions when they were sent again");
     }
 
     /// Never acknowledged, never happened: the journal says so before the caller hears of it.
