@@ -141,7 +141,7 @@ impl Collector for GroupFigures {
 
 fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error> {
     let flag = |b: bool| f64::from(u8::from(b));
-    let figures: [(&str, &str, f64); 29] = [
+    let figures: [(&str, &str, f64); 31] = [
         ("ready", "1 when the node serves all its slots", flag(status.ready)),
         ("backend_reachable", "1 while the backend answers", flag(status.backend_reachable)),
         ("writes_stopped", "1 while writes are refused for a drain", flag(status.writes_stopped)),
@@ -163,6 +163,12 @@ fn gauges(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), Error>
         ("instances", "Cache instances held", status.instances as f64),
         ("memory_bytes", "Memory of the store", status.memory_bytes as f64),
         ("memory_capacity_bytes", "Memory budget", status.memory_capacity_bytes as f64),
+        (
+            "memory_direct",
+            "1 while the store lies in persistent memory with direct access",
+            flag(status.store_direct),
+        ),
+        ("journal_direct", "1 while the journal does", flag(status.journal_direct)),
         ("images_bytes", "Slot images on the volume", status.images_bytes as f64),
         (
             "images_oldest_seconds",

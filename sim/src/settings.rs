@@ -41,6 +41,8 @@ pub struct Settings {
     /// Writes carry idempotency keys, and are repeated while their outcome is unknown, and later.
     pub repeats: bool,
     pub images_refresh: Duration,
+    /// The journal lies in persistent memory: stored, flushed and fenced instead of written and synced.
+    pub dax: bool,
 }
 
 /// Tells the generator of scenes from that of histories.
@@ -80,6 +82,7 @@ impl Settings {
             failover: dice.random_bool(0.25),
             segments: dice.random_range(4..=8),
             images_refresh: Duration::from_millis(300 + seed % 7 * 400),
+            dax: seed % 8 == 6,
         };
         settings.set_scene();
         settings.set_repeats();
@@ -140,13 +143,14 @@ impl Settings {
         let durability = if self.relaxed { "relaxed" } else { "sync" };
         let commit = if self.backend_async { "async" } else { "sync" };
         format!(
-            "seed {}: {} node(s), {} keys, {} client(s), {} lane(s), journal {durability}, \
+            "seed {}: {} node(s), {} keys, {} client(s), {} lane(s), journal {durability}{}, \
              backend commits {commit}{}{}{}{}",
             self.seed,
             self.nodes,
             self.keys,
             self.clients,
             self.lanes,
+            if self.dax { " in persistent memory" } else { "" },
             if self.poison { ", poisoned rows" } else { "" },
             if self.failover { ", failover" } else { "" },
             if self.repeats { ", repeated writes" } else { "" },

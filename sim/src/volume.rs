@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cachetier_journal::file_system::{
-    DirectoryLock, Fault, FaultyFileSystem, File, FileSystem, Operation,
+    DaxFileSystem, DirectoryLock, Fault, FaultyFileSystem, File, FileSystem, Operation,
 };
 use tokio::time::Instant;
 
@@ -21,12 +21,19 @@ const EIO: i32 = 5;
 #[derive(Clone)]
 pub struct Volume {
     disk: FaultyFileSystem,
+    /// The way to its files: the disk itself, or the same in persistent memory.
+    files: Arc<dyn FileSystem>,
     line: Arc<Line>,
 }
 
 impl Volume {
-    pub fn new(disk: FaultyFileSystem, line: Arc<Line>) -> Self {
-        Self { disk, line }
+    pub fn new(disk: FaultyFileSystem, line: Arc<Line>, dax: bool) -> Self {
+        let files: Arc<dyn FileSystem> = Arc::new(disk.clone());
+        let files = match dax {
+            true => Arc::new(DaxFileSystem::new(files, Arc::new(disk.clone()))),
+            false => files,
+        };
+        Self { disk, files, line }
     }
 
     fn step(&self) -> io::Result<()> {
@@ -60,46 +67,46 @@ fn spend(line: &Line, failing: &AtomicU32) -> bool {
 impl FileSystem for Volume {
     fn create_dir_all(&self, dir: &Path) -> io::Result<()> {
         self.step()?;
-        self.disk.create_dir_all(dir)
+        self.files.create_dir_all(dir)
     }
 
     fn lock(&self, path: &Path) -> io::Result<DirectoryLock> {
         self.step()?;
-        self.disk.lock(path)
+        self.files.lock(path)
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         self.step()?;
-        self.disk.list(dir)
+        self.files.list(dir)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn File>> {
         self.step()?;
-        Ok(self.wrap(self.disk.create(path)?))
+        Ok(self.wrap(self.files.create(path)?))
     }
 
     fn open(&self, path: &Path, write: bool) -> io::Result<Arc<dyn File>> {
         self.step()?;
-        Ok(self.wrap(self.disk.open(path, write)?))
+        Ok(self.wrap(self.files.open(path, write)?))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.step()?;
-        self.disk.rename(from, to)
+        self.files.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        self.disk.remove(path)
+        self.files.remove(path)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.step()?;
-        self.disk.sync_dir(dir)
+        self.files.sync_dir(dir)
     }
 
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
-        self.disk.free_bytes(dir)
+        self.files.free_bytes(dir)
     }
 }
 

@@ -249,7 +249,7 @@ impl World {
         };
         let host = Host {
             backend: Arc::new(Wire::new(&world, &line)),
-            files: Arc::new(Volume::new(disk, Arc::clone(&line))),
+            files: Arc::new(Volume::new(disk, Arc::clone(&line), self.settings.dax)),
             labour: Labour::Turns,
             segment_bytes: Some(SEGMENT_BYTES),
             images_refresh: Some(self.settings.images_refresh),

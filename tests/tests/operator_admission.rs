@@ -121,7 +121,6 @@ async fn what_does_not_exist_yet_is_refused_by_name() -> Result<()> {
     for (field, spec) in [
         ("spec.copies", json!({"copies": 2})),
         ("spec.nodeLoss.reassignAfter", json!({"nodeLoss": {"reassignAfter": "30s"}})),
-        ("spec.memory.medium", json!({"memory": {"medium": "AppDirect"}})),
         ("spec.memory.medium", json!({"memory": {"medium": "CXL"}})),
         ("spec.memory.hugePages", json!({"memory": {"hugePages": "Require"}})),
         ("spec.writeThrough.uniqueness", json!({"writeThrough": {"uniqueness": "Late"}})),

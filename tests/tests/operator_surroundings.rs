@@ -251,10 +251,10 @@ async fn o53_a_host_that_is_missing_for_persistent_memory_is_named_by_its_label(
     let stage = Stage::start("o53").await?;
     stage.play(|play| play.run_pods = false);
     let mut group = minimal_group(1);
-    group["spec"]["memory"] = json!({"medium": "AppDirect"});
+    group["spec"]["memory"] = json!({"medium": "AppDirect", "capacity": "30Gi"});
     let refused = stage.apply(&group).await.err().map(|error| error.to_string());
-    let refused = refused.context("memory that would have to be mapped was accepted")?;
-    ensure!(refused.contains("spec.memory.medium") && refused.contains("MemoryMode"), "{refused}");
+    let refused = refused.context("a store larger than the volume it lies on was accepted")?;
+    ensure!(refused.contains("journal.volume.size") && refused.contains("AppDirect"), "{refused}");
     group["spec"]["memory"] = json!({"medium": "MemoryMode"});
     stage.apply(&group).await?;
     eventually("the pod", LIMIT, || async { Ok(stage.api::<Pod>().get_opt("hlr-0").await?) })

@@ -68,7 +68,9 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.backend.postgres.maxConnections > self.writeThrough.lanes")
         .message("spec.backend.postgres.maxConnections must be above spec.writeThrough.lanes: each lane holds one connection and reads need at least one more"),
     validation = Rule::new("quantity(string(self.writeThrough.maxBacklog)).compareTo(quantity(string(self.journal.volume.size))) <= 0")
-        .message("spec.writeThrough.maxBacklog must not exceed spec.journal.volume.size: every waiting write is in the journal")
+        .message("spec.writeThrough.maxBacklog must not exceed spec.journal.volume.size: every waiting write is in the journal"),
+    validation = Rule::new("!has(self.memory) || self.memory.medium != 'AppDirect' || quantity(string(self.memory.capacity)).add(quantity(string(self.writeThrough.maxBacklog))).compareTo(quantity(string(self.journal.volume.size))) <= 0")
+        .message("spec.memory.medium AppDirect keeps the store on the journal's volume: spec.journal.volume.size must hold spec.memory.capacity and spec.writeThrough.maxBacklog, and the journal takes what is left")
 )]
 pub struct CacheGroupSpec {
     /// Number of cache nodes. Editing it moves data between nodes while they serve; 0 writes

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Where the store's records are to lie. Nodes use the default; no configuration chooses another yet.
+/// Where the store's records are to lie.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ArenaProvider {
     /// Anonymous memory with transparent huge pages where the machine has them.
@@ -26,7 +26,8 @@ pub enum ArenaProvider {
     HugePages,
     /// A new file of the budget's size in this folder, unlinked at once.
     File(PathBuf),
-    /// The same on a file system with direct access (DAX), mapped with `MAP_SYNC`.
+    /// The same on a file system with direct access (DAX), which is persistent memory; on any other it
+    /// is refused, and a file is used.
     Dax(PathBuf),
     /// The process's allocator, a few KiB at a time.
     Allocator,
@@ -78,7 +79,12 @@ impl Reservation {
     pub(crate) fn open(asked: &ArenaProvider, bytes: u64) -> (Option<Arc<Self>>, ArenaReport) {
         let mut fallbacks = Vec::new();
         let mut order = vec![asked.clone()];
-        order.extend((*asked != ArenaProvider::Anonymous).then_some(ArenaProvider::Anonymous));
+        match asked {
+            ArenaProvider::Anonymous => {}
+            // whoever asks for a volume's memory has not set that much of the machine's aside
+            ArenaProvider::Dax(folder) => order.push(ArenaProvider::File(folder.clone())),
+            _ => order.push(ArenaProvider::Anonymous),
+        }
         if bytes < MAPPED_MIN {
             let of = format!("budgets below {} MiB use the allocator", MAPPED_MIN >> 20);
             fallbacks.extend((*asked != ArenaProvider::Allocator).then_some(of));
@@ -121,8 +127,12 @@ impl Reservation {
                 }
                 ArenaProvider::Dax(folder) => {
                     let file = unlinked(folder, mapped_length as u64)?;
+                    // only direct access takes this; the store itself need not survive, and is spared
+                    // a change of the file system's records with each page it touches first
                     let flags = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-                    mmap(at, mapped_length, both, flags, &file, 0)?
+                    let proof = mmap(at, HUGE_PAGE, both, flags, &file, 0)?;
+                    munmap(proof, HUGE_PAGE)?;
+                    mmap(at, mapped_length, both, MapFlags::SHARED, &file, 0)?
                 }
                 ArenaProvider::Anonymous | ArenaProvider::Allocator => {
                     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -199,12 +209,18 @@ fn class_of(length: usize) -> Option<usize> {
     (0..CLASSES).find(|class| PIECE_MAX >> class == length)
 }
 
-/// A file of this size without a name, so that it goes with the process.
+/// A file of this size without a name, so that it goes with the process. Its space is there: a page
+/// that the volume has no room for would end the process when it is touched.
 fn unlinked(folder: &Path, length: u64) -> std::io::Result<File> {
-    let path = folder.join(format!("records-{}", std::process::id()));
+    let path = folder.join("records");
+    match std::fs::remove_file(&path) {
+        // of a process that ended between the next two steps
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let file = File::options().read(true).write(true).create_new(true).open(&path)?;
     std::fs::remove_file(&path)?;
-    file.set_len(length)?;
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, length)?;
     Ok(file)
 }
 
@@ -325,6 +341,10 @@ mod tests {
         let report = pieces_are_apart_and_come_back(&gone);
         assert_eq!(report.provider, ArenaProvider::Anonymous);
         assert!(report.fallbacks[0].contains("No such file"), "{report:?}");
+        let gone = ArenaProvider::Dax("/does/not/exist".into());
+        let report = pieces_are_apart_and_come_back(&gone);
+        assert_eq!(report.provider, ArenaProvider::Allocator, "never a budget of anonymous memory");
+        assert_eq!(report.fallbacks.len(), 2, "{report:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cachetier_engine::RowSink;
-use cachetier_journal::file_system::{FileSystem, RealFileSystem};
+use cachetier_journal::file_system::FileSystem;
 use cachetier_model::node_config::{ConfigError, NodeConfig};
 use cachetier_model::{
     Epoch, GroupSchema, LookupId, LookupKey, NodeEntry, RootKey, SlotSet, Topology,
@@ -25,6 +25,7 @@ use crate::core::Core;
 use crate::error::{GroupError, RefusalReason, in_full};
 use crate::host::{Host, Labour};
 use crate::load::ChunkLoad;
+use crate::medium::{self, Volume};
 use crate::peers::Peers;
 use crate::shared::Shared;
 use crate::status::{Counters, Ended, Status};
@@ -73,7 +74,15 @@ impl Group {
         let backend =
             PostgresBackend::new(PostgresOptions::from_config(config, &options.node.name))
                 .map_err(|error| ConfigError::new("backend.maxConnections", error.message))?;
-        Self::start_with(options, Arc::new(backend), Arc::new(RealFileSystem), shutdown).await
+        let probed = options.config.clone();
+        let volume = Labour::Threads.run(move || medium::volume(&probed)).await;
+        let Volume { files, direct, problem } = volume.map_err(GroupError::internal)?;
+        let group = Self::start_with(options, Arc::new(backend), files, shutdown).await?;
+        group.inner.shared.journal_direct.store(direct, Ordering::Release);
+        if let Some(problem) = problem {
+            group.inner.shared.problems.raise("journal-medium", problem);
+        }
+        Ok(group)
     }
 
     /// The same over another backend and file system.

@@ -30,6 +30,7 @@ mod host;
 mod images;
 mod load;
 mod locate;
+mod medium;
 mod move_slots;
 mod notebook;
 mod open;

@@ -119,6 +119,7 @@ pub(crate) async fn open(
         slots_noting: Default::default(),
         problems: Board::default(),
         writes_stopped: false.into(),
+        journal_direct: false.into(),
         memory_refused: parking_lot::Mutex::default(),
         write_due: false.into(),
         tail: counted,

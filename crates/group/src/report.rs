@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use cachetier_engine::ArenaProvider;
 use cachetier_journal::JournalStats;
 use cachetier_model::node_config::{Eviction, PreloadMode, TopologySource};
 use cachetier_write_through::BackendHealth;
@@ -130,6 +131,7 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
     }
     let answers = core.map(|c| c.answers.figures()).unwrap_or_default();
     let (images_bytes, images_since) = shared.images.figures();
+    let arena = core.map(|c| &c.engine.arena().provider);
     let ready = ready(shared, once, phase, &figures);
     if !ready && phase == Phase::Serving && load.is_none() {
         add_awaited_load(&mut problems, shared, &figures);
@@ -151,6 +153,8 @@ pub(crate) fn status(shared: &Shared, core: Option<&Arc<Core>>, once: &AtomicBoo
         instances: usage.instances,
         memory_bytes: usage.bytes,
         memory_capacity_bytes: shared.config.memory.capacity_bytes,
+        store_direct: matches!(arena, Some(ArenaProvider::Dax(_))),
+        journal_direct: shared.journal_direct.load(Ordering::Acquire),
         images_bytes,
         images_oldest_seconds: images_since.map_or(0.0, |since| {
             tokio::time::Instant::now().into_std().duration_since(since).as_secs_f64()

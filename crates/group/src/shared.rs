@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub topology_change: tokio::sync::Mutex<BTreeMap<String, String>>,
     pub problems: Board,
     pub writes_stopped: AtomicBool,
+    /// The journal is written by storing into persistent memory.
+    pub journal_direct: AtomicBool,
     /// When a write was refused last because the budget is used up.
     pub memory_refused: Mutex<Option<tokio::time::Instant>>,
     /// Somebody is about to write what the journal has queued.

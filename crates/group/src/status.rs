@@ -67,6 +67,9 @@ pub struct Status {
     pub instances: u64,
     pub memory_bytes: u64,
     pub memory_capacity_bytes: u64,
+    /// Records, and the journal, lie in persistent memory with direct access.
+    pub store_direct: bool,
+    pub journal_direct: bool,
     /// Bytes of slot images on the volume.
     pub images_bytes: u64,
     /// Since the image was looked at that waited longest.

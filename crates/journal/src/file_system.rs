@@ -9,9 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub mod dax;
+
 mod faulty;
 mod real;
 
+pub use dax::DaxFileSystem;
 pub use faulty::{Fault, FaultyFileSystem, Gate, Operation, PowerCut};
 pub use real::RealFileSystem;
 

@@ -102,9 +102,22 @@ pub enum Durability {
 pub struct MemoryConfig {
     /// Budget of the store in bytes; loads stop and writes are refused before it is exceeded.
     pub capacity_bytes: u64,
+    /// What the store's records and the journal lie in.
+    pub medium: Medium,
     pub eviction: Eviction,
     /// Whether a start takes the store back from its images.
     pub images: Images,
+}
+
+/// Kind of memory, as far as a node must know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Medium {
+    /// Whatever the machine calls memory.
+    #[default]
+    Memory,
+    /// The journal's volume is persistent memory with direct access (DAX): records lie in a file there,
+    /// and the journal is written by storing into its mapping.
+    AppDirect,
 }
 
 /// What may leave memory to make room.
@@ -249,7 +262,12 @@ fn default_keep_flushed_seconds() -> u64 {
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { capacity_bytes: 1 << 30, eviction: Eviction::default(), images: Images::default() }
+        Self {
+            capacity_bytes: 1 << 30,
+            medium: Medium::default(),
+            eviction: Eviction::default(),
+            images: Images::default(),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use cachetier_api::TimeSpan;
 use cachetier_api::v1alpha1 as api;
 use cachetier_model::node_config::{
     BackendCommit, BackendConfig, BypassConfig, BypassReads, BypassWrites, Durability, Eviction,
-    GroupIdentity, IdempotencyConfig, Images, JournalConfig, ListenConfig, MemoryConfig,
+    GroupIdentity, IdempotencyConfig, Images, JournalConfig, ListenConfig, Medium, MemoryConfig,
     NodeConfig, PreloadConfig, PreloadMode, TableConfig, TlsConfig, TopologySource,
     WriteThroughConfig,
 };
@@ -52,7 +52,7 @@ pub fn node_config(blueprint: &Blueprint<'_>) -> NodeConfig {
             max_connections: postgres.max_connections.unsigned_abs(),
         },
         tables: spec.tables.iter().map(table).collect(),
-        journal: journal(&spec.journal, blueprint.uid),
+        journal: journal(&spec.journal, &spec.memory, blueprint.uid),
         memory: memory(&spec.memory),
         write_through: write_through(&spec.write_through),
         idempotency: idempotency(spec.idempotency_window.as_ref()),
@@ -74,10 +74,15 @@ fn table(table: &api::Table) -> TableConfig {
 
 /// Each incarnation of a group has its own directory: a volume that is used again is never mistaken
 /// for this group's journal.
-fn journal(journal: &api::Journal, uid: &str) -> JournalConfig {
+fn journal(journal: &api::Journal, memory: &api::Memory, uid: &str) -> JournalConfig {
+    let store = match memory.medium {
+        api::Medium::AppDirect => memory.capacity.bytes(),
+        _ => 0,
+    };
+    let room = journal.volume.size.bytes().saturating_sub(store);
     JournalConfig {
         directory: format!("{DATA_DIRECTORY}/{uid}").into(),
-        capacity_bytes: journal.volume.size.bytes() / 100 * JOURNAL_SHARE_PERCENT,
+        capacity_bytes: room / 100 * JOURNAL_SHARE_PERCENT,
         durability: match journal.durability {
             api::Durability::Sync => Durability::Sync,
             api::Durability::Relaxed => Durability::Relaxed,
@@ -90,6 +95,10 @@ fn journal(journal: &api::Journal, uid: &str) -> JournalConfig {
 fn memory(settings: &api::Memory) -> MemoryConfig {
     MemoryConfig {
         capacity_bytes: settings.capacity.bytes(),
+        medium: match settings.medium {
+            api::Medium::AppDirect => Medium::AppDirect,
+            _ => Medium::Memory,
+        },
         eviction: match settings.eviction {
             api::Eviction::Never => Eviction::Never,
             api::Eviction::Clean => Eviction::Clean,

@@ -152,10 +152,14 @@ fn environment(huge_pages: HugePages) -> Vec<EnvVar> {
 }
 
 /// Memory is asked for and bounded at the same value: the store's budget, a fifth for what the
-/// allocator cannot use, the queue, and the rest of the process. Processors as the spec says.
+/// allocator cannot use, the queue, and the rest of the process. Of a store on the volume (AppDirect)
+/// only the indexes are in memory, which take half of the budget at most. Processors as the spec says.
 fn resources(blueprint: &Blueprint<'_>) -> ResourceRequirements {
     let spec = &blueprint.group.spec;
-    let capacity = spec.memory.capacity.bytes();
+    let capacity = match spec.memory.medium {
+        Medium::AppDirect => spec.memory.capacity.bytes() / 2,
+        _ => spec.memory.capacity.bytes(),
+    };
     let bytes = capacity + capacity / 5 + spec.write_through.max_backlog.bytes() + OVERHEAD_BYTES;
     let memory = Quantity(format!("{}Mi", bytes.div_ceil(1 << 20)));
     let cpu = |amount: &CpuAmount| ("cpu".to_owned(), Quantity(format!("{}m", amount.milli())));

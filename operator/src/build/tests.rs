@@ -210,6 +210,31 @@ fn o53_mapped_persistent_memory_needs_hosts_where_it_is_set_up() {
 }
 
 #[test]
+fn o53_a_store_in_persistent_memory_is_taken_from_the_volume_and_not_from_the_pod() {
+    use cachetier_api::v1alpha1::Medium;
+    use cachetier_model::node_config::{self, NodeConfig};
+    let figures = |medium| {
+        let mut group = example("hlr");
+        group.spec.memory.medium = medium;
+        let children = children(&group);
+        let config = &children.config_map.data.unwrap()["node.yaml"];
+        let config: NodeConfig = serde_saphyr::from_str(config).unwrap();
+        let pod = children.stateful_set.unwrap().spec.template.spec.unwrap();
+        let memory =
+            pod.containers[0].resources.clone().unwrap().limits.unwrap()["memory"].0.clone();
+        let memory: u64 = memory.trim_end_matches("Mi").parse().unwrap();
+        (config.memory.medium, config.journal.capacity_bytes, memory << 20)
+    };
+    let (ordinary, journal, memory) = figures(Medium::Dram);
+    let (mapped, journal_mapped, memory_mapped) = figures(Medium::AppDirect);
+    assert_eq!((ordinary, mapped), (node_config::Medium::Memory, node_config::Medium::AppDirect));
+    let capacity = example("hlr").spec.memory.capacity.bytes();
+    let store_share = capacity / 100 * 90;
+    assert!(journal.abs_diff(journal_mapped + store_share) < 200, "{journal} {journal_mapped}");
+    assert!((memory - memory_mapped).abs_diff(capacity / 2 + capacity / 10) < 2 << 20);
+}
+
+#[test]
 fn o57_no_pod_maps_huge_pages_that_its_host_may_not_give() {
     use cachetier_api::v1alpha1::HugePages;
     for (huge_pages, transparent) in [(HugePages::Prefer, "1"), (HugePages::Never, "0")] {

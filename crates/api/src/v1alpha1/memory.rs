@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
     ]))]
 pub struct Memory {
     /// Auto: hosts with persistent memory are preferred, and the status says when none was used.
-    /// MemoryMode: only hosts labelled for persistent memory. DRAM: any host.
+    /// MemoryMode: only hosts labelled for persistent memory. DRAM: any host. AppDirect: store and
+    /// journal lie in persistent memory that is mapped with direct access (DAX), which the volume of
+    /// `journal.volume` must be on; the store takes `capacity` of it, and the pod little memory.
     #[schemars(extend("x-kubernetes-validations" = [
-        {"rule": "self != 'AppDirect' && self != 'CXL'", "message": "spec.memory.medium: AppDirect and CXL are not supported by this version; use Auto, DRAM or MemoryMode"}
+        {"rule": "self != 'CXL'", "message": "spec.memory.medium: CXL is not supported by this version; use Auto, DRAM, MemoryMode or AppDirect"}
     ]))]
     pub medium: Medium,
     /// Budget of the store. It is never exceeded, see `eviction`; the pod asks

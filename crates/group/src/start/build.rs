@@ -17,6 +17,7 @@ use crate::core::Core;
 use crate::decisions::Decisions;
 use crate::images::{Fates, Found, Kept, Replayed, Terms, Warm, judge, replay};
 use crate::load::Tickets;
+use crate::medium;
 use crate::ownership::Ownership;
 use crate::read_through::{OpenTicket, ReadThrough};
 use crate::rejects::RejectAccount;
@@ -104,8 +105,17 @@ pub(super) async fn build(
 fn store(shared: &Shared, schema: &Arc<GroupSchema>) -> Result<Arc<Engine>, Problem> {
     let memory = &shared.config.memory;
     let options = EngineOptions { capacity_bytes: memory.capacity_bytes };
-    let engine = Engine::new(Arc::clone(schema), options)
+    let provider = medium::provider(&shared.config);
+    let engine = Engine::with_provider(Arc::clone(schema), options, &provider)
         .map_err(|error| Problem::new("EngineRefused", error.to_string(), true))?;
+    match medium::judge(&shared.config, engine.arena())? {
+        Some(problem) => {
+            shared.problems.raise("store-medium", problem);
+        }
+        None => {
+            shared.problems.heal("store-medium");
+        }
+    }
     engine.set_eviction(memory.eviction == Eviction::Clean);
     Ok(Arc::new(engine))
 }

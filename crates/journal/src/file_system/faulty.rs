@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use super::dax::{Lines, Medium};
 use super::{DirectoryLock, File, FileSystem};
 
 mod disk;
@@ -242,6 +243,46 @@ struct HeldLock {
 impl Drop for HeldLock {
     fn drop(&mut self) {
         self.fs.disk.lock().release_lock(&self.path, self.life);
+    }
+}
+
+/// The same disk as persistent memory: what was stored and not flushed, or flushed and not fenced, is
+/// there or not after a power cut, line by line.
+impl Medium for FaultyFileSystem {
+    fn map(&self, path: &Path, _bytes: u64) -> io::Result<Arc<dyn Lines>> {
+        let (id, life) = self.disk.lock().open(path, true)?;
+        Ok(Arc::new(FaultyLines { fs: self.clone(), id, life, flushed: Mutex::default() }))
+    }
+}
+
+#[derive(Debug)]
+struct FaultyLines {
+    fs: FaultyFileSystem,
+    id: FileId,
+    life: u64,
+    /// Lines on their way to the medium, as they were when they were flushed.
+    flushed: Mutex<Vec<(usize, Vec<u8>)>>,
+}
+
+impl Lines for FaultyLines {
+    fn store(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut disk = self.fs.disk.lock();
+        disk.check_life(self.life)?;
+        disk.store(self.id, bytes, offset as usize)
+    }
+
+    fn flush(&self, offset: u64) {
+        let line = self.fs.disk.lock().line(self.id, offset as usize);
+        if let Ok(line) = line {
+            self.flushed.lock().push((offset as usize, line));
+        }
+    }
+
+    fn fence(&self) -> io::Result<()> {
+        let mut disk = self.fs.disk.lock();
+        disk.check_life(self.life)?;
+        let flushed = std::mem::take(&mut *self.flushed.lock());
+        flushed.iter().try_for_each(|(offset, line)| disk.keep_line(self.id, line, *offset))
     }
 }
 

@@ -2,8 +2,12 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
-use cachetier_journal::file_system::{FaultyFileSystem, FileSystem, PowerCut, RealFileSystem};
+use cachetier_journal::file_system::dax::PersistentMemory;
+use cachetier_journal::file_system::{
+    DaxFileSystem, Fault, FaultyFileSystem, FileSystem, Operation, PowerCut, RealFileSystem,
+};
 
 fn on_both(check: impl Fn(&dyn FileSystem, &Path)) {
     let temporary = tempfile::tempdir().expect("a temporary directory");
@@ -11,6 +15,14 @@ fn on_both(check: impl Fn(&dyn FileSystem, &Path)) {
     let faulty = FaultyFileSystem::new();
     faulty.create_dir_all(Path::new("/d")).expect("a directory");
     check(&faulty, Path::new("/d"));
+    let disk = FaultyFileSystem::new();
+    disk.create_dir_all(Path::new("/d")).expect("a directory");
+    check(&in_memory(&disk), Path::new("/d"));
+}
+
+/// The disk as persistent memory.
+fn in_memory(disk: &FaultyFileSystem) -> DaxFileSystem {
+    DaxFileSystem::new(Arc::new(disk.clone()), Arc::new(disk.clone()))
 }
 
 fn names(fs: &dyn FileSystem, dir: &Path) -> Vec<String> {
@@ -146,4 +158,87 @@ fn the_double_reports_full_and_read_only_as_the_system_does() {
     let refused = ErrorKind::ReadOnlyFilesystem;
     assert_eq!(file.write_at(b"x", 0).unwrap_err().kind(), refused);
     assert_eq!(fs.create(Path::new("/d/b")).unwrap_err().kind(), refused);
+}
+
+/// What is in the first 300 bytes of the file after a power cut.
+fn after_a_cut(disk: &FaultyFileSystem, cut: PowerCut) -> Vec<u8> {
+    disk.cut_power(cut);
+    let mut content = disk.content(Path::new("/d/a")).unwrap();
+    content.truncate(300);
+    content
+}
+
+/// A mapped file, allocated and named for good.
+fn mapped() -> (FaultyFileSystem, Arc<dyn cachetier_journal::file_system::File>) {
+    let disk = FaultyFileSystem::new();
+    disk.create_dir_all(Path::new("/d")).unwrap();
+    let fs = in_memory(&disk);
+    fs.probe(Path::new("/d")).unwrap();
+    let file = fs.create(Path::new("/d/a")).unwrap();
+    file.allocate(16 << 10).unwrap();
+    fs.sync_dir(Path::new("/d")).unwrap();
+    assert_eq!(names(&fs, Path::new("/d")), ["a"], "a probe leaves nothing");
+    (disk, file)
+}
+
+#[test]
+fn in_persistent_memory_a_fence_keeps_what_was_stored_without_a_sync() {
+    let (disk, file) = mapped();
+    disk.set_faults(|operation| match operation {
+        Operation::Sync(_) | Operation::Write { .. } => Some(Fault::Error(5)),
+        _ => None,
+    });
+    file.write_at(&[7; 200], 30).unwrap();
+    file.sync_data().unwrap();
+    file.write_at(&[8; 10], 230).unwrap();
+    let kept = after_a_cut(&disk, PowerCut::LoseAll);
+    assert!(kept[30..230].iter().all(|b| *b == 7), "{kept:?}");
+    assert!(kept[230..].iter().all(|b| *b == 0), "stored and not fenced");
+}
+
+#[test]
+fn in_persistent_memory_what_was_not_fenced_is_there_or_not_line_by_line() {
+    let (mut whole, mut part) = (0, 0);
+    for seed in 0..200 {
+        let (disk, file) = mapped();
+        file.write_at(&[7; 256], 0).unwrap();
+        let kept = after_a_cut(&disk, PowerCut::Random(seed));
+        for line in kept[..256].chunks(64) {
+            assert!(line.iter().all(|b| *b == line[0]), "a line is whole");
+        }
+        let lines = kept[..256].chunks(64).filter(|line| line[0] == 7).count();
+        whole += u32::from(lines == 4);
+        part += u32::from((1..4).contains(&lines));
+    }
+    assert!(whole > 0 && part > 100, "{whole} whole, {part} in part");
+}
+
+#[test]
+fn in_persistent_memory_writes_past_the_mapping_and_after_a_cut_of_the_file_are_synced() {
+    let (disk, file) = mapped();
+    file.write_at(&[7; 64], 16 << 10).unwrap();
+    file.sync_data().unwrap();
+    file.set_size(100).unwrap();
+    file.write_at(&[9; 50], 100).unwrap();
+    file.sync_data().unwrap();
+    let kept = after_a_cut(&disk, PowerCut::LoseAll);
+    assert_eq!((kept.len(), kept[100]), (150, 9));
+}
+
+#[test]
+fn a_volume_without_direct_access_says_so_and_its_files_are_synced_as_ever() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = PersistentMemory::detect().unwrap();
+    let fs = DaxFileSystem::new(Arc::new(RealFileSystem), Arc::new(memory));
+    let probed = fs.probe(folder.path());
+    assert_eq!(names(&fs, folder.path()), [""; 0], "a probe leaves nothing");
+    if let Err(error) = probed {
+        assert_eq!(error.raw_os_error(), Some(95), "{error}");
+    }
+    let file = fs.create(&folder.path().join("a")).unwrap();
+    file.allocate(64 << 10).unwrap();
+    file.write_at(b"kept", 40_000).unwrap();
+    file.sync_data().unwrap();
+    let read = std::fs::read(folder.path().join("a")).unwrap();
+    assert_eq!((read.len(), &read[40_000..40_004]), (64 << 10, b"kept".as_slice()));
 }

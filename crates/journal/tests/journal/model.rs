@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use cachetier_journal::file_system::{FaultyFileSystem, PowerCut};
-use cachetier_journal::{JournalOptions, Sequence};
+use cachetier_journal::{JournalError, JournalOptions, Sequence};
 use proptest::prelude::*;
 
 use crate::support::{Driven, relaxed, small};
@@ -90,10 +90,12 @@ impl Model {
     }
 }
 
-fn run(options: &JournalOptions, steps: &[Step]) {
+type Open = fn(&FaultyFileSystem, JournalOptions) -> Result<Driven, JournalError>;
+
+fn run(open: Open, options: &JournalOptions, steps: &[Step]) {
     let fs = FaultyFileSystem::new();
     let mut model = Model::default();
-    let mut journal = Driven::open(&fs, options.clone()).unwrap();
+    let mut journal = open(&fs, options.clone()).unwrap();
     for step in steps {
         match step {
             Step::Append { count, bytes } => {
@@ -124,13 +126,13 @@ fn run(options: &JournalOptions, steps: &[Step]) {
             Step::Kill => {
                 let kept = journal.journal.watch().borrow().written;
                 journal.abandon().kill_process();
-                journal = Driven::open(&fs, options.clone()).unwrap();
+                journal = open(&fs, options.clone()).unwrap();
                 model.recover(&journal, kept);
             }
             Step::Cut(seed) => {
                 let kept = journal.journal.synced();
                 journal.abandon().cut_power(PowerCut::Random(*seed));
-                journal = Driven::open(&fs, options.clone()).unwrap();
+                journal = open(&fs, options.clone()).unwrap();
                 model.recover(&journal, kept);
             }
             Step::Close => {
@@ -138,7 +140,7 @@ fn run(options: &JournalOptions, steps: &[Step]) {
                 let kept = journal.journal.synced();
                 assert_eq!(kept, model.frames.last().map_or(kept, |(last, _)| (*last).max(kept)));
                 journal.abandon().cut_power(PowerCut::LoseAll);
-                journal = Driven::open(&fs, options.clone()).unwrap();
+                journal = open(&fs, options.clone()).unwrap();
                 assert!(journal.recovery.clean);
                 model.recover(&journal, kept);
             }
@@ -161,13 +163,27 @@ proptest! {
     fn at_sync_no_history_loses_an_acknowledged_frame(
         steps in proptest::collection::vec(step(), 1..120),
     ) {
-        run(&small(), &steps);
+        run(Driven::open, &small(), &steps);
     }
 
     #[test]
     fn at_relaxed_no_history_loses_a_synced_frame_or_a_written_one_to_a_kill(
         steps in proptest::collection::vec(step(), 1..120),
     ) {
-        run(&relaxed(), &steps);
+        run(Driven::open, &relaxed(), &steps);
+    }
+
+    #[test]
+    fn in_persistent_memory_no_history_loses_an_acknowledged_frame(
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        run(Driven::open_dax, &small(), &steps);
+    }
+
+    #[test]
+    fn in_persistent_memory_at_relaxed_no_history_loses_a_synced_frame(
+        steps in proptest::collection::vec(step(), 1..120),
+    ) {
+        run(Driven::open_dax, &relaxed(), &steps);
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cachetier_journal::file_system::{FaultyFileSystem, FileSystem};
+use cachetier_journal::file_system::{DaxFileSystem, FaultyFileSystem, FileSystem};
 use cachetier_journal::{
     AppendError, Durability, Frame, Journal, JournalDriver, JournalError, JournalOptions, Recovery,
     Sequence, Turn,
@@ -41,7 +41,20 @@ pub struct Driven {
 
 impl Driven {
     pub fn open(fs: &FaultyFileSystem, options: JournalOptions) -> Result<Self, JournalError> {
-        let dyn_fs: Arc<dyn FileSystem> = Arc::new(fs.clone());
+        Self::open_through(Arc::new(fs.clone()), fs, options)
+    }
+
+    /// The same disk as persistent memory.
+    pub fn open_dax(fs: &FaultyFileSystem, options: JournalOptions) -> Result<Self, JournalError> {
+        let dax = DaxFileSystem::new(Arc::new(fs.clone()), Arc::new(fs.clone()));
+        Self::open_through(Arc::new(dax), fs, options)
+    }
+
+    fn open_through(
+        dyn_fs: Arc<dyn FileSystem>,
+        fs: &FaultyFileSystem,
+        options: JournalOptions,
+    ) -> Result<Self, JournalError> {
         let (journal, recovery, driver) = Journal::open_driven(dyn_fs, Path::new(DIR), options)?;
         let mut opened = Self { fs: fs.clone(), journal, recovery, driver, now: Instant::now() };
         opened.run();

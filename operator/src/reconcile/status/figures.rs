@@ -145,9 +145,25 @@ pub fn medium(observed: &Observed) -> Option<MediumStatus> {
                 hosts.len()
             ),
         ),
+        Medium::AppDirect => match without_direct_access(observed) {
+            0 => (asked.as_str(), String::new()),
+            nodes => (
+                "File",
+                format!(
+                    "MediumFellBack: the volumes of {nodes} of {} nodes are not persistent memory that \
+                     can be mapped; their stores lie in ordinary files",
+                    hosts.len()
+                ),
+            ),
+        },
         other => (other.as_str(), String::new()),
     };
     Some(MediumStatus { requested: asked.as_str().to_owned(), in_use: in_use.to_owned(), message })
+}
+
+fn without_direct_access(observed: &Observed) -> usize {
+    let views = observed.answers.values().filter_map(|answer| answer.as_ref().ok());
+    views.filter(|view| view.problems.iter().any(|p| p.reason == "DaxUnavailable")).count()
 }
 
 pub fn export(

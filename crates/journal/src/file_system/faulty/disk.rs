@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+use crate::file_system::dax::LINE_BYTES;
 
 /// Unsynced writes survive or vanish in units of this.
 const SECTOR_BYTES: usize = 512;
@@ -36,7 +39,12 @@ struct Content {
 
 #[derive(Clone, Debug)]
 enum Change {
-    Write { offset: usize, bytes: Vec<u8> },
+    /// Survives in parts of `unit` bytes.
+    Write {
+        offset: usize,
+        bytes: Vec<u8>,
+        unit: usize,
+    },
     Extend(usize),
 }
 
@@ -213,8 +221,37 @@ impl Disk {
         let content = self.content_of(id)?;
         let offset = offset as usize;
         apply(&mut content.live, offset, bytes);
-        content.unsynced.push(Change::Write { offset, bytes: bytes.to_vec() });
+        content.unsynced.push(Change::Write { offset, bytes: bytes.to_vec(), unit: SECTOR_BYTES });
         Ok(bytes.len())
+    }
+
+    /// A store into a mapping of the file, whose space is there.
+    pub fn store(&mut self, id: FileId, bytes: &[u8], offset: usize) -> io::Result<()> {
+        let content = self.content_of(id)?;
+        if content.durable.len() < offset + bytes.len() {
+            return Err(error(io::ErrorKind::InvalidInput));
+        }
+        apply(&mut content.live, offset, bytes);
+        let unit = LINE_BYTES as usize;
+        content.unsynced.push(Change::Write { offset, bytes: bytes.to_vec(), unit });
+        Ok(())
+    }
+
+    /// The bytes of a line as they are now, which begins at `offset`.
+    pub fn line(&mut self, id: FileId, offset: usize) -> io::Result<Vec<u8>> {
+        let live = &self.content_of(id)?.live;
+        let end = (offset + LINE_BYTES as usize).min(live.len());
+        Ok(live.get(offset..end).unwrap_or_default().to_vec())
+    }
+
+    /// A flushed line reached the medium.
+    pub fn keep_line(&mut self, id: FileId, bytes: &[u8], offset: usize) -> io::Result<()> {
+        let content = self.content_of(id)?;
+        apply(&mut content.durable, offset, bytes);
+        let changes = std::mem::take(&mut content.unsynced);
+        let kept = offset..offset + bytes.len();
+        content.unsynced = changes.into_iter().flat_map(|change| change.without(&kept)).collect();
+        Ok(())
     }
 
     pub fn allocate(&mut self, id: FileId, bytes: u64) -> io::Result<()> {
@@ -314,8 +351,8 @@ impl Content {
                         change.apply(&mut self.durable);
                     }
                 }
-                Change::Write { offset, bytes } => {
-                    for (at, sector) in sectors(offset, &bytes) {
+                Change::Write { offset, bytes, unit } => {
+                    for (at, sector) in parts(offset, &bytes, unit) {
                         let kept = match cut {
                             PowerCut::LoseAll => false,
                             PowerCut::KeepAll => true,
@@ -333,20 +370,36 @@ impl Content {
 }
 
 /// The parts of a write that survive independently of each other.
-fn sectors(offset: usize, bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
-    let first = (SECTOR_BYTES - offset % SECTOR_BYTES).min(bytes.len());
+fn parts(offset: usize, bytes: &[u8], unit: usize) -> impl Iterator<Item = (usize, &[u8])> {
+    let first = (unit - offset % unit).min(bytes.len());
     let (head, rest) = bytes.split_at(first);
-    let body = rest.chunks(SECTOR_BYTES).enumerate();
+    let body = rest.chunks(unit).enumerate();
     std::iter::once((offset, head))
-        .chain(body.map(move |(index, sector)| (offset + first + index * SECTOR_BYTES, sector)))
+        .chain(body.map(move |(index, part)| (offset + first + index * unit, part)))
 }
 
 impl Change {
     fn apply(self, to: &mut Vec<u8>) {
         match self {
-            Self::Write { offset, bytes } => apply(to, offset, &bytes),
+            Self::Write { offset, bytes, .. } => apply(to, offset, &bytes),
             Self::Extend(bytes) => to.resize(bytes.max(to.len()), 0),
         }
+    }
+
+    /// What is left of it when these bytes of the file are safe.
+    fn without(self, kept: &Range<usize>) -> Vec<Self> {
+        let Self::Write { offset, bytes, unit } = self else { return vec![self] };
+        let end = offset + bytes.len();
+        if kept.end <= offset || end <= kept.start {
+            return vec![Self::Write { offset, bytes, unit }];
+        }
+        let part = |from: usize, to: usize| {
+            let bytes = bytes.get(from - offset..to - offset).filter(|part| !part.is_empty())?;
+            Some(Self::Write { offset: from, bytes: bytes.to_vec(), unit })
+        };
+        let before = part(offset, kept.start.max(offset));
+        let after = part(kept.end.min(end), end);
+        [before, after].into_iter().flatten().collect()
     }
 }
 
