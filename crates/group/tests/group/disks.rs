@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use cachetier_group::{Ended, GroupError, Phase};
+use cachetier_group::{Ended, GroupError, Phase, Status};
 use cachetier_journal::file_system::{Fault, FaultyFileSystem, Operation, PowerCut};
-use cachetier_model::node_config::{Durability, NodeConfig};
+use cachetier_model::node_config::{Durability, Medium, NodeConfig};
 use cachetier_model::{Operation as Change, Value};
 
 use crate::basics::compare;
@@ -159,4 +159,32 @@ async fn r01_power_cuts_under_load_take_nothing_back_that_was_acknowledged_or_re
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn relaxed_durability_survives_killed_processes() {
     power_cuts(Durability::Relaxed, 5).await;
+}
+
+/// Persistent memory was asked for and the volume is none: said, and the store is not taken from memory that
+/// nobody set aside. Where the tests' own folder is on a DAX volume it is used.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_is_no_persistent_memory_is_said_and_used_as_an_ordinary_one() {
+    let scene = Scene::new(10).await;
+    let mut config = scene.config("n-0");
+    config.memory.medium = Medium::AppDirect;
+    let peers = Arc::new(cachetier_group::NoPeers);
+    let node = Node::start(config.clone(), "n-0", peers.clone()).await.unwrap();
+    let status = node.until("serving", |s| s.ready).await;
+    let said = status.problems.iter().filter(|p| p.reason == "DaxUnavailable").count();
+    assert_eq!(said == 0, status.journal_direct && status.store_direct, "{status:?}");
+    node.set_place(3, 33).await.unwrap();
+    node.crash().await;
+    // a store that does not fit the volume is refused, and the writes wait in the journal
+    config.memory.capacity_bytes = 1 << 50;
+    let node = Node::start(config.clone(), "n-0", peers.clone()).await.unwrap();
+    let refused = |s: &Status| s.problems.iter().any(|p| p.reason == "StoreRefused");
+    let status = node.until("refused", refused).await;
+    assert!(!status.ready, "{status:?}");
+    node.crash().await;
+    config.memory.capacity_bytes = 256 << 20;
+    let node = Node::start(config, "n-0", peers).await.unwrap();
+    node.until("serving", |s| s.ready).await;
+    assert_eq!(node.place(3).await, Some(33));
+    node.close().await;
 }
