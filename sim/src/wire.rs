@@ -207,8 +207,9 @@ impl Backend for Wire {
             let lagging = world.standby.lock().is_some();
             if lagging && !takeover.owned.is_empty() {
                 let before = world.takeover_missed.lock().replace(self.line.node.clone());
-                if before.is_some_and(|node| node != self.line.node) {
-                    // two owners in a row: told, not repaired
+                let another = before.is_some_and(|node| node != self.line.node);
+                if another || world.topology.lock().epoch.0 != epoch {
+                    // two owners in a row, or slots that are somebody else's already: told, not repaired
                     synchronous(world);
                 }
             }
