@@ -2,7 +2,9 @@
 //! storing into their mapping, and are safe once the stored cache lines are flushed and fenced. No
 //! system call is on the way of a commit.
 //!
-//! Owns which files are mapped, and the order *store, flush every line touched, fence*. Files whose
+//! Owns which files are mapped, and the order *store, flush every line touched, fence*: all three by
+//! the thread that writes, since a fence is for the flushes of its own processor; a sync, which another
+//! thread may do, has nothing left to do. Files whose
 //! space is not allocated at once (the control file, images) are written and synced as on any volume.
 //! Reads always go to the file: they see what was stored. The memory itself is a [`Medium`], so that
 //! a double can drop the lines that were not flushed.
@@ -33,7 +35,7 @@ pub trait Lines: Send + Sync + std::fmt::Debug {
     fn store(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Sends the line that begins at `offset` on its way to the medium.
     fn flush(&self, offset: u64);
-    /// What was flushed before survives a power cut when it returns.
+    /// What this thread flushed before survives a power cut when it returns.
     fn fence(&self) -> io::Result<()>;
 }
 
@@ -68,7 +70,7 @@ impl DaxFileSystem {
         let file = self.files.create(&path)?;
         let mapped = prepare(file.as_ref(), MAPPED_BYTES_MIN)
             .and_then(|()| self.medium.map(&path, MAPPED_BYTES_MIN))
-            .and_then(|lines| keep(lines.as_ref(), &[1], 0).and_then(|()| lines.fence()));
+            .and_then(|lines| keep(lines.as_ref(), &[1], 0));
         self.files.remove(&path)?;
         mapped
     }
@@ -192,10 +194,8 @@ impl File for DaxFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let Some(mapped) = self.mapped() else { return self.file.sync_data() };
-        mapped.lines.fence()?;
-        if self.beside.swap(false, Ordering::AcqRel) {
-            self.file.sync_data()?;
+        if self.mapped.read().is_none() || self.beside.swap(false, Ordering::AcqRel) {
+            return self.file.sync_data();
         }
         Ok(())
     }
@@ -214,7 +214,7 @@ fn prepare(file: &dyn File, bytes: u64) -> io::Result<()> {
     file.sync_data()
 }
 
-/// Stores bytes and flushes each line that holds some of them.
+/// Stores bytes, and returns when each line that holds some of them is safe.
 fn keep(lines: &dyn Lines, bytes: &[u8], offset: u64) -> io::Result<()> {
     lines.store(bytes, offset)?;
     let end = offset + bytes.len() as u64;
@@ -226,5 +226,5 @@ fn keep(lines: &dyn Lines, bytes: &[u8], offset: u64) -> io::Result<()> {
         }
         line += LINE_BYTES;
     }
-    Ok(())
+    lines.fence()
 }

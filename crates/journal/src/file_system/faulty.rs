@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -260,8 +261,8 @@ struct FaultyLines {
     fs: FaultyFileSystem,
     id: FileId,
     life: u64,
-    /// Lines on their way to the medium, as they were when they were flushed.
-    flushed: Mutex<Vec<(usize, Vec<u8>)>>,
+    /// Lines on their way to the medium, as they were when they were flushed, and by whom.
+    flushed: Mutex<Vec<(ThreadId, usize, Vec<u8>)>>,
 }
 
 impl Lines for FaultyLines {
@@ -274,15 +275,16 @@ impl Lines for FaultyLines {
     fn flush(&self, offset: u64) {
         let line = self.fs.disk.lock().line(self.id, offset as usize);
         if let Ok(line) = line {
-            self.flushed.lock().push((offset as usize, line));
+            self.flushed.lock().push((std::thread::current().id(), offset as usize, line));
         }
     }
 
     fn fence(&self) -> io::Result<()> {
         let mut disk = self.fs.disk.lock();
         disk.check_life(self.life)?;
-        let flushed = std::mem::take(&mut *self.flushed.lock());
-        flushed.iter().try_for_each(|(offset, line)| disk.keep_line(self.id, line, *offset))
+        let own = std::thread::current().id();
+        let flushed = self.flushed.lock().extract_if(.., |(by, ..)| *by == own).collect::<Vec<_>>();
+        flushed.iter().try_for_each(|(_, offset, line)| disk.keep_line(self.id, line, *offset))
     }
 }
 
