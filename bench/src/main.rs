@@ -12,6 +12,10 @@ use clap::Parser;
 use std::process::ExitCode;
 use tokio::runtime::{Builder, Runtime};
 
+/// The allocator of the nodes.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let verdict = runtime(&arguments)
