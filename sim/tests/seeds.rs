@@ -88,6 +88,13 @@ fn r17_a_reject_that_a_failover_took_back_quarantines_nothing() {
     must_hold(&sim::run(943_203));
 }
 
+/// A part of the slots that a failover took back was taken again and the answer was lost: the node asked for
+/// that part for ever, and was refused it until it had the others.
+#[test]
+fn r11_a_lost_answer_does_not_hold_up_what_is_taken_again() {
+    must_hold(&sim::run(952_083));
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_history() {

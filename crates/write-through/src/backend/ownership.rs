@@ -209,12 +209,15 @@ pub(crate) fn plan_takeover(
             format!("topology {newest} is in force, this node acts on {}", request.epoch),
         ));
     }
-    let mut forgotten = request.holding.clone();
-    let mine = all.iter().filter(|w| w.node == request.node);
-    mine.for_each(|writer| forgotten.subtract(&writer.slots));
+    let (mut forgotten, mut news) = (request.holding.clone(), request.slots.clone());
+    for writer in all.iter().filter(|w| w.node == request.node) {
+        forgotten.subtract(&writer.slots);
+        // what is in the rows already changes them in nothing: the answer to an earlier request was lost
+        news.subtract(&writer.slots);
+    }
     let mut again = request.slots.clone();
     again.intersect_with(&forgotten);
-    if !forgotten.is_empty() && again.is_empty() {
+    if !forgotten.is_empty() && again.is_empty() && !news.is_empty() {
         // a newer version of the rows would hide from the lanes that they are of an older time
         return Ok(TakeoverPlan { forgotten, ..TakeoverPlan::default() });
     }

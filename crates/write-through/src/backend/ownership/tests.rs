@@ -112,6 +112,35 @@ fn r24_nobody_is_given_slots_that_their_owner_has_not_let_go() {
     assert_eq!(plan_takeover(&fenced, &all).err().unwrap().reason, Reason::Fenced);
 }
 
+/// Of slots that a failover took back, some were taken again and the answer was lost: their node hears of
+/// them, and then asks for the others.
+#[test]
+fn r11_slots_that_are_in_the_takers_rows_already_wait_for_no_others() {
+    let set = |slots: &[u16]| slots.iter().map(|n| SlotId::new(*n).unwrap()).collect::<SlotSet>();
+    let me = Writer { node: "me".to_owned(), ..writer(1, set(&[1, 9])) };
+    let request = TakeoverRequest {
+        group_uid: "u".to_owned(),
+        node: "me".to_owned(),
+        token: 1,
+        epoch: 2,
+        slots: set(&[1]),
+        holding: set(&[1, 2]),
+        released: Vec::new(),
+    };
+    let all = [writer(3, set(&[2])), me];
+    let plan = plan_takeover(&request, &all).unwrap();
+    assert_eq!((plan.owned, plan.forgotten), (set(&[1]), set(&[2])));
+    assert_eq!(
+        (plan.rows, plan.versions.len()),
+        (vec![(1, set(&[1, 9]), 0)], 1),
+        "nothing changes"
+    );
+    let news = TakeoverRequest { slots: set(&[5]), ..request };
+    let plan = plan_takeover(&news, &all).unwrap();
+    assert_eq!((plan.owned, plan.forgotten), (SlotSet::empty(), set(&[2])));
+    assert!(plan.rows.is_empty(), "a new version would hide what the rows lack");
+}
+
 #[test]
 fn r23_slots_are_not_taken_from_a_row_that_lost_what_its_owner_had_flushed() {
     let mut me = writer(1, SlotSet::empty());
