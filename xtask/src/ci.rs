@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use comfy_table::Table;
 
+use crate::dax::{self, DaxArgs};
 use crate::e2e::E2eArgs;
 use crate::test::{Level, Summary};
 use crate::{cluster, e2e, instructions, lint, process, test, workspace};
@@ -172,6 +173,7 @@ pub fn nightly() -> Result<()> {
         "--",
         "--include-ignored",
     ]))?;
+    dax::run(&DaxArgs::default())?;
     // the programs that users run, where a change is tried with those that its tests build anyway
     let profile = Some("release".to_owned());
     run(&CiArgs { list: false, only: Vec::new(), existing: false, profile })

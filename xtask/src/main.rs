@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod cluster;
+mod dax;
 mod demo;
 mod e2e;
 mod generate;
@@ -72,6 +73,8 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Kill, freeze and cut off real processes under load; nothing acknowledged may be lost
     Torture(torture::TortureArgs),
+    /// Kill a machine with emulated persistent memory in the middle of commits, and count
+    Dax(dax::DaxArgs),
 }
 
 fn main() -> ExitCode {
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Torture(args) => torture::run(&args),
+        Command::Dax(args) => dax::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
