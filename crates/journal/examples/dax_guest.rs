@@ -28,9 +28,10 @@ fn payload(number: u64) -> Vec<u8> {
 }
 
 fn options(durability: Durability) -> JournalOptions {
-    // small segments, so that they are changed often
+    // small segments, so that they are changed often; a change syncs, so that not where nothing may be
+    let segment_bytes = if durability == Durability::Sync { 1 << 20 } else { 32 << 20 };
     JournalOptions {
-        segment_bytes: 1 << 20,
+        segment_bytes,
         capacity_bytes: 128 << 20,
         queue_bytes: 256 << 10,
         group_commit_bytes: 128 << 10,
