@@ -51,7 +51,6 @@ fn information() -> [u8; BLOCK_BYTES] {
     put(88, &PAGE_BYTES.to_le_bytes());
     put(92, &64_u16.to_le_bytes()); // bytes of a page's record
     let sum = fletcher64(&block);
-    let mut block = block;
     if let Some(part) = block.get_mut(CHECKSUM_AT..) {
         part.copy_from_slice(&sum.to_le_bytes());
     }
