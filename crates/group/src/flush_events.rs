@@ -127,7 +127,7 @@ impl Core {
     /// The backend lost the reject with other commits, and took the transactions when they were sent
     /// again: nobody has to decide about them any more.
     fn reject_is_void(&self, key: &RootKey) {
-        if cachetier_defects::on("r17-void-reject-stays") || !self.is_quarantined(key) {
+        if !self.is_quarantined(key) {
             return;
         }
         self.answers.resolved(key, false);

@@ -207,7 +207,7 @@ impl Lane {
             return Ok(Step::Again(segment));
         };
         let of_a_key = matches!(error.sqlstate.as_deref(), Some("23505" | "23503" | "23P01"));
-        if of_a_key && refused.accepted && !cachetier_defects::on("r11-sent-again-once") {
+        if of_a_key && refused.accepted {
             let since = *segment.refused_since.get_or_insert(started);
             if started.duration_since(since) < OTHERS_AGAIN_MAX {
                 self.others_send_again(refused.sequence, since == started).await?;
