@@ -97,7 +97,7 @@ async fn o32_the_definition_and_the_chart_suit_the_oldest_and_the_newest_server(
         ["has", "all", "exists", "filter", "size", "matches", "duration", "quantity", "string"]
             .into_iter()
             .chain(["compareTo", "isQuantity", "isGreaterThan", "isLessThan", "map", "startsWith"])
-            .chain(["contains", "exists_one", "int"])
+            .chain(["contains", "exists_one", "int", "add"])
             .collect();
     let mut rules = Vec::new();
     collect_rules(&serde_json::to_value(&definition)?, &mut rules);
