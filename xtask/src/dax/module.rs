@@ -79,6 +79,8 @@ mod tests {
         let number = |at: usize| u64::from_le_bytes(block[at..at + 8].try_into().unwrap());
         assert_eq!((number(56), number(64)), (2 << 20, 510 << 8));
         let sum = number(CHECKSUM_AT);
+        // computed by another program, from the same fields
+        assert_eq!(sum, 0x5a3a_9da2_4d01_afd9);
         block[CHECKSUM_AT..].fill(0);
         assert_eq!(sum, fletcher64(&block));
         assert_eq!(fletcher64(&[1, 0, 0, 0, 2, 0, 0, 0]), 4 << 32 | 3);
