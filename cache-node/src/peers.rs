@@ -69,6 +69,7 @@ impl Peers for NodePeers {
                 slots: answer.released,
                 backlog,
                 positions: answer.lane_positions,
+                versions: answer.lane_versions,
                 answers: answer.answers,
             })
         })

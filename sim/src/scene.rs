@@ -140,7 +140,7 @@ fn give_away(world: &World, from: &str, to: &str) -> bool {
         epoch: next.epoch.0,
         slots: slots.clone(),
         holding: SlotSet::empty(),
-        released: vec![Release { node: from.to_owned(), slots, positions: Vec::new() }],
+        released: vec![Release { node: from.to_owned(), slots, ..Release::default() }],
     };
     let taken = world.database.take_slots(request).now_or_never().and_then(Result::ok);
     if taken.is_none() {

@@ -26,13 +26,16 @@ pub fn backlog(figures: &BacklogFigures) -> v1::Backlog {
 }
 
 pub fn load_begun(begun: LoadBegun) -> v1::BeginLoadResponse {
+    let (node, positions, versions) =
+        begun.as_of.map(|as_of| (as_of.node, as_of.positions, as_of.versions)).unwrap_or_default();
     v1::BeginLoadResponse {
         ticket: begun.ticket,
         slots_needed: begun.slots_needed.to_bytes().into(),
         topology_version: begun.topology_version,
         chunks_done: begun.chunks_done,
-        node: begun.as_of.as_ref().map(|as_of| as_of.node.clone()).unwrap_or_default(),
-        positions: begun.as_of.map(|as_of| as_of.positions).unwrap_or_default(),
+        node,
+        positions,
+        versions,
     }
 }
 

@@ -58,6 +58,7 @@ impl Peer for PeerService {
             released: released.slots.to_bytes().into(),
             backlog: Some(answers::backlog(&released.backlog)),
             lane_positions: released.positions,
+            lane_versions: released.versions,
             answers: released.answers,
         }))
     }

@@ -34,6 +34,8 @@ pub struct LoadTicket {
     pub chunks_done: Vec<u32>,
     /// By lane: what a snapshot must hold to be loaded from; empty: nothing is known of it.
     pub positions: Vec<u64>,
+    /// By lane: the newest version its writer row is known to have had.
+    pub versions: Vec<u64>,
     /// The node's name in the backend's bookkeeping.
     pub node: String,
 }
@@ -127,6 +129,7 @@ impl AdminClient {
             epoch: Epoch(answer.topology_version),
             chunks_done: answer.chunks_done,
             positions: answer.positions,
+            versions: answer.versions,
             node: answer.node,
         })
     }

@@ -19,6 +19,8 @@ pub struct ReleasedSlots {
     pub backlog: v1::Backlog,
     /// By lane; empty from a node that does not say.
     pub lane_positions: Vec<u64>,
+    /// The newest version that the writer row of each lane is known to have had.
+    pub lane_versions: Vec<u64>,
     /// Idempotency answers of the slots, as a journal keeps them.
     pub answers: Vec<Bytes>,
 }
@@ -81,6 +83,7 @@ impl PeerClient {
             released,
             backlog: answer.backlog.unwrap_or_default(),
             lane_positions: answer.lane_positions,
+            lane_versions: answer.lane_versions,
             answers: answer.answers,
         })
     }

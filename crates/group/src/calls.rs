@@ -139,6 +139,8 @@ pub struct Released {
     /// How far each lane here is in the backend, by number: what the taker must find there. Empty
     /// when it is not said.
     pub positions: Vec<u64>,
+    /// The newest version that the row of each lane is known to have had, likewise.
+    pub versions: Vec<u64>,
     /// The idempotency answers of `slots`, each as a journal keeps it (R23, R26).
     pub answers: Vec<Bytes>,
 }

@@ -201,6 +201,7 @@ impl Core {
         self.intersect_with_taken_again(&mut again);
         others.subtract(&again);
         self.lanes.slots_given_up(&others);
+        self.restored_slots.lock().subtract(&others);
         tracing::debug!(node = %self.shared.node.name, lane, slots = again.len(), "slots forgotten");
         let _news = self.take_again(&again);
         // wakes the slot mover

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::coverage::{ChunkCount, CoverageRefusal};
 use crate::error::{GroupError, RefusalReason};
 use crate::ownership::SlotState;
-use crate::read_through::OpenTicket;
+use crate::read_through::{OpenTicket, lacks_takeovers};
 
 /// A ticket nobody came back for is closed after this time.
 const TICKET_IDLE_MAX: Duration = Duration::from_secs(300);
@@ -28,6 +28,8 @@ struct Handed {
     ticket: OpenTicket,
     /// The slots the loader was told to send.
     slots: SlotSet,
+    /// What made the backend's slots believed; see `WriteThrough::trust`.
+    trusted: Option<u64>,
     since: Instant,
 }
 
@@ -48,6 +50,7 @@ impl Tickets {
         &self,
         ticket: OpenTicket,
         slots: SlotSet,
+        trusted: Option<u64>,
         now: Instant,
     ) -> Result<u64, GroupError> {
         let mut book = self.inner.lock();
@@ -60,7 +63,7 @@ impl Tickets {
         }
         book.last += 1;
         let number = book.last;
-        book.open.insert(number, Handed { ticket, slots, since: now });
+        book.open.insert(number, Handed { ticket, slots, trusted, since: now });
         Ok(number)
     }
 
@@ -83,7 +86,8 @@ impl Core {
         let serving = self.shared.slots.serving();
         let begun = self.shared.coverage.lock().begin(call, &serving, now);
         let (slots_needed, chunks_done) = begun.map_err(|e| from_coverage(&e, &call.load_id))?;
-        let ticket = self.tickets.hand_out(ticket, slots_needed.clone(), now)?;
+        let trusted = self.lanes.trust(&slots_needed);
+        let ticket = self.tickets.hand_out(ticket, slots_needed.clone(), trusted, now)?;
         let topology_version = self.shared.topology.borrow().as_ref().map_or(0, |t| t.epoch.0);
         let as_of = self.lanes.as_of();
         Ok(LoadBegun { ticket, slots_needed, topology_version, chunks_done, as_of })
@@ -105,6 +109,7 @@ impl Core {
             core: Arc::clone(self),
             ticket: handed.ticket,
             slots: handed.slots,
+            trusted: handed.trusted,
             load_id: load_id.to_owned(),
             chunk,
             outcome: ChunkOutcome::default(),
@@ -119,6 +124,7 @@ pub struct ChunkLoad {
     core: Arc<Core>,
     ticket: OpenTicket,
     slots: SlotSet,
+    trusted: Option<u64>,
     load_id: String,
     chunk: u32,
     outcome: ChunkOutcome,
@@ -129,10 +135,19 @@ pub struct ChunkLoad {
 impl ChunkLoad {
     /// Installs instances, all rows each. Synchronous; call it with a few hundred at a time.
     pub fn install(&mut self, instances: Vec<Instance>) -> Result<(), GroupError> {
+        self.believe()?;
         for instance in instances {
             self.install_one(instance)?;
         }
         Ok(())
+    }
+
+    /// Errs when the chunk may have been read while the backend lacked takeovers.
+    fn believe(&self) -> Result<(), GroupError> {
+        if self.trusted.is_some() && self.trusted == self.core.lanes.trust(&self.slots) {
+            return Ok(());
+        }
+        Err(GroupError::BackendAway { reason: lacks_takeovers().to_string().into() })
     }
 
     fn install_one(&mut self, instance: Instance) -> Result<(), GroupError> {
@@ -174,7 +189,8 @@ impl ChunkLoad {
     pub fn finish(mut self) -> ChunkOutcome {
         // where memory holds what is asked for, a load is done when memory is full
         let whole = !self.outcome.stopped_by_memory || self.core.engine.evicts();
-        self.outcome.chunk_done = self.outcome.broken == 0 && whole;
+        let believed = self.believe().is_ok();
+        self.outcome.chunk_done = self.outcome.broken == 0 && whole && believed;
         self.account(self.outcome.chunk_done);
         self.outcome
     }

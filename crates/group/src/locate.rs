@@ -4,7 +4,7 @@
 //! acknowledged after the backend accepted them (R16), so the backend knows every acknowledged
 //! one and a silent peer hides none; what it knows beside them the owner verifies.
 
-use cachetier_model::{LookupId, LookupKey, NodeEntry, RootKey};
+use cachetier_model::{LookupId, LookupKey, NodeEntry, RootKey, SlotSet};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 
@@ -12,7 +12,7 @@ use crate::calls::{KeySelector, Located};
 use crate::core::Core;
 use crate::error::GroupError;
 use crate::ownership::SlotState;
-use crate::read_through::Looks;
+use crate::read_through::{Looks, lacks_takeovers};
 
 impl Core {
     pub(crate) async fn locate(&self, key: &KeySelector) -> Result<Located, GroupError> {
@@ -69,11 +69,18 @@ impl Core {
         let values = key.decode().map_err(GroupError::internal)?;
         let mut looks = Looks::default();
         loop {
+            // any slot could have the key
+            let trusted = self.lanes.trust(&SlotSet::full());
             let as_of = self.lanes.as_of();
-            match self.shared.backend.resolve_lookup(lookup, &values, as_of.as_ref()).await {
-                Ok(found) => return Ok(found),
-                Err(error) => looks.again(&self.lanes, &error).await?,
-            }
+            let found = self.shared.backend.resolve_lookup(lookup, &values, as_of.as_ref()).await;
+            let error = match found {
+                Ok(found) if trusted.is_some() && trusted == self.lanes.trust(&SlotSet::full()) => {
+                    return Ok(found);
+                }
+                Ok(_) => lacks_takeovers(),
+                Err(error) => error,
+            };
+            looks.again(&self.lanes, &error).await?;
         }
     }
 

@@ -117,7 +117,7 @@ impl Core {
                 }
                 Err(_) if cachetier_defects::on("r24-silent-owner") => {
                     let (node, free) = (holder.node.clone(), slots.clone());
-                    released.push(Release { node, slots: free, positions: Vec::new() });
+                    released.push(Release { node, slots: free, ..Release::default() });
                     slots = SlotSet::empty();
                 }
                 Err(problem) => silent = Some(problem),
@@ -192,7 +192,8 @@ impl Core {
         let mut answer = answer.map_err(|error| unreachable(&error.reason))?;
         answer.slots.intersect_with(slots);
         self.adopt_answers(&answer.answers).await?;
-        Ok(Release { node: name.clone(), slots: answer.slots, positions: answer.positions })
+        let Released { slots, positions, versions, .. } = answer;
+        Ok(Release { node: name.clone(), slots, positions, versions })
     }
 
     async fn take_over(
@@ -229,8 +230,6 @@ impl Core {
             return Ok(true);
         }
         let as_they_are = self.still_forgotten();
-        self.forgotten_slots.lock().subtract(&owned);
-        self.restored_slots.lock().subtract(&owned);
         // leftovers of an earlier time, and loads begun in it, must not be served
         let fresh = owned.iter().filter(|slot| !as_they_are.contains(*slot));
         fresh.for_each(|slot| self.engine.clear_slot(slot));
@@ -251,6 +250,9 @@ impl Core {
             self.note_slots(&SlotSet::empty()).await.map_err(not_noted)?;
             return Ok(true);
         };
+        // only now: until they are served, what is here of them goes for the newest there is
+        self.forgotten_slots.lock().subtract(&owned);
+        self.restored_slots.lock().subtract(&owned);
         self.shared.tally.slots_taken.fetch_add(served.len() as u64, Ordering::Relaxed);
         tracing::info!(node = %self.shared.node.name, epoch, slots = served.len(), "slots taken");
         Ok(true)
@@ -328,8 +330,9 @@ impl Core {
                 break;
             }
         }
+        // before it is known what is free: a lane that goes back after that says so by its row
+        let (positions, versions) = self.lanes.rows_known();
         let free = self.flushed_of(self.shared.slots.look(|m| m.free_for_taker(&asked)));
-        let positions = self.lanes.marks().lanes.iter().map(|lane| lane.position).collect();
         // what became of the flushed ones was told before their slot was free
         self.aside.caught_up().await;
         let (free, answers) = match cachetier_defects::on("r26-answers-stay-behind") {
@@ -340,7 +343,8 @@ impl Core {
             // before the taker hears of it: no later start may serve them on the journal's word
             self.note_slots(&SlotSet::empty()).await?;
         }
-        Ok(Released { slots: free, backlog: self.backlog(), positions, answers })
+        let backlog = self.backlog();
+        Ok(Released { slots: free, backlog, positions, versions, answers })
     }
 
     /// Frozen slots with nothing left to flush are forgotten and free.
@@ -375,6 +379,7 @@ impl Core {
     /// The writer row no longer has these slots.
     pub(crate) async fn forget_slots(&self, slots: &SlotSet) -> SlotSet {
         let unexpected = self.shared.slots.apply(|machine| machine.lost(slots));
+        self.restored_slots.lock().subtract(slots);
         self.shared.coverage.lock().gone(slots);
         self.answers.gone(slots);
         slots.iter().for_each(|slot| self.engine.clear_slot(slot));

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cachetier_engine::{Engine, Installed, Ticket};
-use cachetier_model::{Instance, RootKey};
+use cachetier_model::{Instance, RootKey, SlotSet};
 use cachetier_write_through::{BackendError, Reason, WriteThrough};
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
@@ -65,6 +65,12 @@ impl Looks {
         tokio::time::sleep(LOOK_PAUSE).await;
         Ok(())
     }
+}
+
+/// What was read may be of a time before slots came here that are not taken again yet.
+pub(crate) fn lacks_takeovers() -> BackendError {
+    let message = "the backend lacks takeovers that it had confirmed; they are made again first";
+    BackendError::new("read past the store", Reason::BackendNotReady, message)
 }
 
 /// An engine ticket that closes itself.
@@ -207,12 +213,18 @@ impl ReadThrough {
     /// and send again what it lacks.
     async fn ask(&self, keys: &[RootKey]) -> Result<Vec<Option<Instance>>, GroupError> {
         let mut looks = Looks::default();
+        let slots: SlotSet = keys.iter().map(RootKey::slot).collect();
         loop {
+            let trusted = self.lanes.trust(&slots);
             let as_of = self.lanes.as_of().filter(|_| !cachetier_defects::on("r11-older-is-read"));
-            match self.shared.backend.read_instances(keys, as_of.as_ref()).await {
-                Ok(found) => return Ok(found),
-                Err(error) => looks.again(&self.lanes, &error).await?,
-            }
+            let error = match self.shared.backend.read_instances(keys, as_of.as_ref()).await {
+                Ok(found) if trusted.is_some() && trusted == self.lanes.trust(&slots) => {
+                    return Ok(found);
+                }
+                Ok(_) => lacks_takeovers(),
+                Err(error) => error,
+            };
+            looks.again(&self.lanes, &error).await?;
         }
     }
 

@@ -70,7 +70,7 @@ pub(crate) async fn take_tickets(job: &Job, chunk: u32) -> Result<Targets, Prelo
                 group_uid: job.options.group_uid.clone(),
                 node: ticket.node,
                 positions: ticket.positions,
-                versions: Vec::new(),
+                versions: ticket.versions,
             }),
         }))
     });

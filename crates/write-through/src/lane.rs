@@ -40,6 +40,10 @@ pub(crate) struct Lane {
     /// Slots that were given away, and are in the row again because the backend went back: what was
     /// flushed for them before is sent again.
     returned: SlotSet,
+    /// The row was found behind while it lacked slots: the queue's marks are, the lane sends nothing yet.
+    marks_went_back: bool,
+    /// Since when the backend refuses, for a key, what it had accepted before it lost commits.
+    refused_since: Option<Instant>,
     session: Option<Box<dyn LaneSession>>,
     backoff: backoff::Backoff,
     confirm: confirm::Confirm,
@@ -79,6 +83,8 @@ impl Lane {
             position: claim.position,
             gains_seen: 0,
             returned: SlotSet::empty(),
+            marks_went_back: false,
+            refused_since: None,
             session: None,
             backoff: backoff::Backoff::default(),
             confirm,

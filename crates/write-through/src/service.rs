@@ -146,6 +146,18 @@ impl WriteThrough {
         }
     }
 
+    /// How far each lane is in the backend, and the newest version its row is known to have had: 0 where
+    /// it is known, too, that the row lacks slots, which no newer version hides any more.
+    pub fn rows_known(&self) -> (Vec<u64>, Vec<u64>) {
+        let positions = self.marks().lanes.iter().map(|lane| lane.position).collect();
+        let state = self.shared.state.lock();
+        let lanes = state.fences.len() as u16;
+        let lacks = |lane: u16| state.awaited.iter().any(|slot| lane_of(slot, lanes) == lane);
+        let known = (0..lanes).zip(&state.fences);
+        let versions = known.map(|(lane, fence)| if lacks(lane) { 0 } else { fence.0 }).collect();
+        (positions, versions)
+    }
+
     /// What a snapshot of the backend must hold to be believed; `None` before the claim, unless
     /// something is known of an earlier one.
     pub fn as_of(&self) -> Option<AsOf> {
@@ -208,6 +220,17 @@ impl WriteThrough {
         let mut state = self.shared.state.lock();
         state.slots.union_with(slots);
         state.awaited.union_with(slots);
+        state.doubts += 1;
+    }
+
+    /// Whether what the backend has of these slots may be believed (`None`: no), as far as a lost takeover
+    /// can tell. What was read of them in between is, when the answer is the same afterwards: a part of
+    /// the slots taken again makes the row's version what it was, and hides that others are lacking.
+    pub fn trust(&self, slots: &SlotSet) -> Option<u64> {
+        let state = self.shared.state.lock();
+        let mut lacking = state.awaited.clone();
+        lacking.intersect_with(slots);
+        lacking.is_empty().then_some(state.doubts)
     }
 
     /// Slots that the backend forgot to be this node's, and that nobody takes again for it: they are

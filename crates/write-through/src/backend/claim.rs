@@ -79,7 +79,7 @@ pub struct TakeoverRequest {
 }
 
 /// An owner answered that these slots are refused and flushed there.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Release {
     pub node: String,
     pub slots: SlotSet,
@@ -87,6 +87,8 @@ pub struct Release {
     /// holds less says that the backend lost commits since: those slots are not taken. Empty when
     /// the owner did not say.
     pub positions: Vec<u64>,
+    /// The newest version that each of these rows is known to have had; a lower one says the same.
+    pub versions: Vec<u64>,
 }
 
 /// A node leaves its group for good.

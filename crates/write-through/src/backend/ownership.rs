@@ -260,13 +260,17 @@ pub(crate) fn plan_takeover(
 }
 
 /// The slots of a release that its node's rows bear out: where a row holds less than the node had
-/// confirmed, the backend lost commits that the node will send again first.
+/// confirmed, the backend lost commits that the node will send again first; where it is of an older
+/// version, takeovers that the node must see first, which a new version would hide.
 fn let_go(release: &Release, all: &[Writer]) -> SlotSet {
     let mut slots = release.slots.clone();
     for writer in all.iter().filter(|w| w.node == release.node) {
         let said = release.positions.get(usize::from(writer.lane));
+        let known = release.versions.get(usize::from(writer.lane));
         let same_map = release.positions.len() == usize::from(writer.lanes);
-        let behind = !same_map || said.is_some_and(|said| writer.position < *said);
+        let behind = !same_map
+            || said.is_some_and(|said| writer.position < *said)
+            || known.is_some_and(|known| writer.version < *known);
         if !release.positions.is_empty() && behind {
             slots.subtract(&writer.slots);
         }

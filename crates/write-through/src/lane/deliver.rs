@@ -21,7 +21,8 @@ use tokio::time::Instant;
 const OTHER_LANES_WAIT: Duration = Duration::from_secs(5);
 
 /// What the backend had accepted and lost is refused for a key as long as another lane, here or at
-/// another node, has not sent again what made room for it. So long it is tried again.
+/// another node, has not sent again what made room for it. So long it is tried again, counted from the
+/// first of them: many that are refused for good hold their lane no longer than one.
 const OTHERS_AGAIN_MAX: Duration = Duration::from_secs(60);
 const OTHERS_AGAIN_PAUSE: Duration = Duration::from_millis(250);
 
@@ -208,7 +209,7 @@ impl Lane {
         };
         let of_a_key = matches!(error.sqlstate.as_deref(), Some("23505" | "23503" | "23P01"));
         if of_a_key && refused.accepted {
-            let since = *segment.refused_since.get_or_insert(started);
+            let since = *self.refused_since.get_or_insert(started);
             if started.duration_since(since) < OTHERS_AGAIN_MAX {
                 self.others_send_again(refused.sequence, since == started).await?;
                 return Ok(Step::Again(segment));
@@ -394,6 +395,7 @@ impl Lane {
         let kept = |key: &RootKey, head: u64| head <= to || lane_of(key.slot(), lanes) != lane;
         self.shared.state.lock().quarantined.retain(|key, head| kept(key, *head));
         self.position = to;
+        self.refused_since = None;
         self.confirm.synced();
         self.confirm.committed(to);
         self.shared.queue.rewound(lane, to);

@@ -1,7 +1,6 @@
 //! A run of transactions in commit order, sent as one backend transaction or taken apart.
 
 use crate::pending::Pending;
-use tokio::time::Instant;
 
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -11,8 +10,6 @@ pub(super) struct Segment {
     /// A refusal for a unique or foreign key was already tried again after the other lanes had
     /// caught up.
     pub tried_again: bool,
-    /// When the backend first refused, for a key, what it had accepted before it lost commits.
-    pub refused_since: Option<Instant>,
     /// Part of a batch whose rows were locked, or took too long, several times.
     pub held: bool,
     /// The last try was patient: this one tells whether the row is locked still.
@@ -24,8 +21,7 @@ pub(super) struct Segment {
 impl Segment {
     pub(super) fn new(entries: Vec<Pending>, resent: bool) -> Self {
         let (tried_again, held, hasty) = (false, false, false);
-        let (refused_since, tried_synced) = (None, None);
-        Self { entries, resent, tried_again, refused_since, held, hasty, tried_synced }
+        Self { entries, resent, tried_again, held, hasty, tried_synced: None }
     }
 
     pub(super) fn held_before(self) -> Self {

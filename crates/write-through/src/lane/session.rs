@@ -189,7 +189,16 @@ impl Lane {
             }
         };
         if let Some(forgotten) = row.as_ref().and_then(|row| self.forgotten(row)) {
+            if let Look::Rewound { to } = look {
+                // nothing is sent before the slots are taken again; what is to be sent then is kept
+                self.marks_went_back = true;
+                self.shared.queue.rewound(self.writer.lane, to);
+            }
             return Err(self.await_takeover(forgotten).await);
+        }
+        if std::mem::take(&mut self.marks_went_back) && !matches!(look, Look::Rewound { .. }) {
+            // the backend is ahead again: an older one had only answered in between
+            self.shared.queue.caught_up(self.writer.lane);
         }
         self.gains_seen = gains;
         let changed = match row {
@@ -272,7 +281,7 @@ impl Lane {
             let lost: SlotSet =
                 lost.iter().filter(|s| lane_of(*s, lanes) == self.writer.lane).collect();
             state.slots.subtract(&lost);
-            if row.version < self.version {
+            if row.version < self.version || row.position < self.position {
                 self.returned.union_with(&row.slots);
                 self.returned.subtract(&state.slots);
             }

@@ -50,6 +50,8 @@ pub(crate) struct SharedState {
     pub quarantined: HashMap<RootKey, u64>,
     /// Slots that are this node's and that the rows lack: taken again before anything of them is sent.
     pub awaited: SlotSet,
+    /// How often slots were found to be lacking.
+    pub doubts: u64,
     /// Slots that are not taken again, though the backend lost how they were taken.
     pub given_up: SlotSet,
     /// Version and position per lane, for acts beside the lanes.

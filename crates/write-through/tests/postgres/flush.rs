@@ -320,7 +320,7 @@ async fn r9_a_taker_learns_the_position_and_the_loser_drops_only_what_it_lost() 
         w.commit(&hlr::key(id), vec![hlr::locate(id, &hlr::number_of(id), 5)]);
     }
     request.released =
-        vec![Release { node: "hlr-0".to_owned(), slots: lost.clone(), positions: Vec::new() }];
+        vec![Release { node: "hlr-0".to_owned(), slots: lost.clone(), ..Release::default() }];
     let taken = backend.take_slots(request.clone()).await.unwrap();
     assert_eq!(taken.owned, lost);
     w.through.set_paused(false);

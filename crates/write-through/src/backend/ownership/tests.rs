@@ -100,7 +100,12 @@ fn r24_nobody_is_given_slots_that_their_owner_has_not_let_go() {
         epoch: 2,
         slots: set(&[1, 2, 8]),
         holding: SlotSet::empty(),
-        released: vec![Release { node: "n".to_owned(), slots: set(&[2, 3]), positions: vec![7] }],
+        released: vec![Release {
+            node: "n".to_owned(),
+            slots: set(&[2, 3]),
+            positions: vec![7],
+            versions: Vec::new(),
+        }],
     };
     let plan = plan_takeover(&request, &all).unwrap();
     assert_eq!(plan.owned, set(&[2, 8]));
@@ -149,10 +154,14 @@ fn r23_slots_are_not_taken_from_a_row_that_lost_what_its_owner_had_flushed() {
         let slots = SlotSet::full().iter().filter(|s| lane_of(*s, 2) == lane).collect();
         Writer { lanes: 2, lane, position, ..writer(3, slots) }
     };
-    let taken = |rows: [Writer; 2], positions: &[u64]| {
+    let taken_as = |rows: [Writer; 2], positions: &[u64], versions: &[u64]| {
         let all = [rows.as_slice(), &[me.clone()]].concat();
-        let released =
-            Release { node: "n".to_owned(), slots: SlotSet::full(), positions: positions.to_vec() };
+        let released = Release {
+            node: "n".to_owned(),
+            slots: SlotSet::full(),
+            positions: positions.to_vec(),
+            versions: versions.to_vec(),
+        };
         let request = TakeoverRequest {
             group_uid: "u".to_owned(),
             node: "me".to_owned(),
@@ -164,12 +173,17 @@ fn r23_slots_are_not_taken_from_a_row_that_lost_what_its_owner_had_flushed() {
         };
         plan_takeover(&request, &all).unwrap().owned
     };
+    let taken = |rows, positions: &[u64]| taken_as(rows, positions, &[]);
     let as_said = [lane(0, 7), lane(1, 9)];
     assert_eq!(taken(as_said.clone(), &[7, 9]), SlotSet::full());
     assert_eq!(taken(as_said.clone(), &[]), SlotSet::full(), "a node that does not say");
     let went_back = [lane(0, 7), lane(1, 8)];
     assert_eq!(taken(went_back, &[7, 9]), as_said[0].slots, "lane 1 sends again first");
-    assert!(taken(as_said, &[7]).is_empty(), "said under another lane map");
+    assert!(taken(as_said.clone(), &[7]).is_empty(), "said under another lane map");
+    let version = as_said[0].version;
+    assert_eq!(taken_as(as_said.clone(), &[7, 9], &[version; 2]), SlotSet::full());
+    let looks_first = taken_as(as_said.clone(), &[7, 9], &[version, version + 1]);
+    assert_eq!(looks_first, as_said[0].slots, "lane 1 lost a takeover and has to see it first");
 }
 
 #[test]
