@@ -1,6 +1,7 @@
 //! Primary index of one slot: from a key's hash to records, five bytes per entry.
 //!
-//! One-byte tags, probed sixteen at a time, beside four-byte record offsets; no key copies: the
+//! Groups of sixteen one-byte tags, probed together, and the four-byte record offsets right behind
+//! them, so that a search waits for memory once; no key copies: the
 //! caller compares candidates by reading the record, and gives the hash of a record when the table
 //! grows. It grows by a sixth, so a well-filled table never holds twice what it needs.
 
@@ -37,10 +38,26 @@ impl Place {
     }
 }
 
+/// Sixteen entries.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Group {
+    tags: [u8; GROUP],
+    offsets: [u32; GROUP],
+}
+
+impl Group {
+    const FREE: Self = Self { tags: [EMPTY; GROUP], offsets: [0; GROUP] };
+
+    fn used(&self) -> impl Iterator<Item = Offset> {
+        let lanes = self.tags.iter().zip(&self.offsets).filter(|(tag, _)| **tag >= USED);
+        lanes.map(|(_, offset)| Offset(*offset))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    tags: Vec<[u8; GROUP]>,
-    offsets: Vec<[u32; GROUP]>,
+    groups: Vec<Group>,
     /// Per group, a bit per lane: read since the clock hand passed. Set under the slot's lock for
     /// reading, cleared under that for writing; only a hint.
     referenced: Vec<AtomicU16>,
@@ -65,24 +82,24 @@ impl Index {
         place: Place,
         mut same: impl FnMut(Offset) -> bool,
     ) -> Option<(Entry, Offset)> {
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         if groups == 0 {
             return None;
         }
         let tag = place.tag();
         let mut group = place.home(groups);
         for _ in 0..groups {
-            let tags = self.tags.get(group)?;
-            let mut hits = matching(tags, tag);
+            let here = self.groups.get(group)?;
+            let mut hits = matching(&here.tags, tag);
             while hits != 0 {
                 let lane = hits.trailing_zeros() as usize;
                 hits &= hits - 1;
-                let offset = Offset(*self.offsets.get(group)?.get(lane)?);
+                let offset = Offset(*here.offsets.get(lane)?);
                 if same(offset) {
                     return Some((Entry { group, lane }, offset));
                 }
             }
-            if matching(tags, EMPTY) != 0 {
+            if matching(&here.tags, EMPTY) != 0 {
                 return None;
             }
             group = if group + 1 == groups { 0 } else { group + 1 };
@@ -92,25 +109,21 @@ impl Index {
 
     /// Asks for the lines a search begins with.
     pub(crate) fn prefetch(&self, place: Place) {
-        let home = place.home(self.tags.len());
-        if let Some((tags, offsets)) = self.tags.get(home).zip(self.offsets.get(home)) {
-            crate::prefetch::line(tags);
-            crate::prefetch::line(offsets);
+        if let Some(group) = self.groups.get(place.home(self.groups.len())) {
+            crate::prefetch::line(group);
+            // a group is longer than a line
+            crate::prefetch::line(&group.offsets[GROUP - 1]);
         }
     }
 
     /// Adds a record that is not in the table yet; there must be room ([`Index::reserve`]).
     pub(crate) fn insert(&mut self, place: Place, offset: Offset) {
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         let mut group = place.home(groups.max(1));
         for _ in 0..groups {
-            let (Some(tags), Some(offsets)) =
-                (self.tags.get_mut(group), self.offsets.get_mut(group))
-            else {
-                return;
-            };
-            let free = tags.iter().position(|tag| *tag < USED);
-            let lane = free.and_then(|at| tags.get_mut(at).zip(offsets.get_mut(at)));
+            let Some(here) = self.groups.get_mut(group) else { return };
+            let free = here.tags.iter().position(|tag| *tag < USED);
+            let lane = free.and_then(|at| here.tags.get_mut(at).zip(here.offsets.get_mut(at)));
             if let Some((tag, place_of)) = lane {
                 self.removed -= usize::from(*tag == REMOVED);
                 self.used += 1;
@@ -123,13 +136,14 @@ impl Index {
     }
 
     pub(crate) fn replace(&mut self, entry: Entry, offset: Offset) {
-        if let Some(place) = self.offsets.get_mut(entry.group).and_then(|o| o.get_mut(entry.lane)) {
+        let group = self.groups.get_mut(entry.group);
+        if let Some(place) = group.and_then(|group| group.offsets.get_mut(entry.lane)) {
             *place = offset.0;
         }
     }
 
     pub(crate) fn remove(&mut self, entry: Entry) {
-        let Some(tags) = self.tags.get_mut(entry.group) else { return };
+        let Some(Group { tags, .. }) = self.groups.get_mut(entry.group) else { return };
         // a group with an empty lane ends every probe anyway
         let ends_here = tags.contains(&EMPTY);
         if let Some(tag) = tags.get_mut(entry.lane) {
@@ -141,17 +155,21 @@ impl Index {
 
     /// Bytes the table would grow by to take one more entry.
     pub(crate) fn growth(&self) -> usize {
-        if self.has_room() { 0 } else { (self.grown_groups() - self.tags.len()) * (GROUP * 5 + 2) }
+        if self.has_room() {
+            0
+        } else {
+            (self.grown_groups() - self.groups.len()) * (size_of::<Group>() + 2)
+        }
     }
 
     fn has_room(&self) -> bool {
         // 15 of 16 lanes; a removed lane counts, because it lengthens probes as a used one does
-        (self.used + self.removed + 1) * 16 <= self.tags.len() * GROUP * 15
+        (self.used + self.removed + 1) * 16 <= self.groups.len() * GROUP * 15
     }
 
     fn grown_groups(&self) -> usize {
         let needed = (self.used + 1).div_ceil(GROUP - 1);
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         if needed <= groups - groups / 8 { groups } else { (groups + groups.div_ceil(6)).max(1) }
     }
 
@@ -166,7 +184,7 @@ impl Index {
     pub(crate) fn reserve_many(&mut self, count: usize, place_of: impl Fn(Offset) -> Place) {
         // one more entry must fit into 15 of 16 lanes all the way
         let groups = (self.used + count + 1).div_ceil(GROUP - 1);
-        if groups > self.tags.len() {
+        if groups > self.groups.len() {
             self.rebuild(groups, |offset| (place_of(offset), offset));
         }
     }
@@ -174,8 +192,7 @@ impl Index {
     /// Rebuilds the table; `moved` gives the hash part and the new offset of a record.
     fn rebuild(&mut self, groups: usize, moved: impl Fn(Offset) -> (Place, Offset)) {
         let mut grown = Self {
-            tags: vec![[EMPTY; GROUP]; groups],
-            offsets: vec![[0; GROUP]; groups],
+            groups: vec![Group::FREE; groups],
             referenced: (0..groups).map(|_| AtomicU16::new(0)).collect(),
             hand: 0,
             used: 0,
@@ -201,7 +218,7 @@ impl Index {
     /// Moves the clock hand on, at most twice around, until `stop` takes an entry that was not read
     /// since the hand last passed it.
     pub(crate) fn sweep(&mut self, mut stop: impl FnMut(Offset) -> bool) {
-        let lanes = self.tags.len() * GROUP;
+        let lanes = self.groups.len() * GROUP;
         for _ in 0..lanes * 2 {
             let at = if self.hand >= lanes { 0 } else { self.hand };
             self.hand = at + 1;
@@ -215,7 +232,7 @@ impl Index {
 
     /// Every entry that was not read since the last pass.
     pub(crate) fn idle(&mut self, mut each: impl FnMut(Offset)) {
-        for at in 0..self.tags.len() * GROUP {
+        for at in 0..self.groups.len() * GROUP {
             self.not_referenced(at).into_iter().for_each(&mut each);
         }
     }
@@ -223,24 +240,22 @@ impl Index {
     /// The entry in a lane, if it is used and was not referenced; it is not referenced from now on.
     fn not_referenced(&mut self, at: usize) -> Option<Offset> {
         let (group, lane) = (at / GROUP, at % GROUP);
-        let used = self.tags.get(group)?.get(lane).is_some_and(|tag| *tag >= USED);
+        let here = self.groups.get(group)?;
+        let used = here.tags.get(lane).is_some_and(|tag| *tag >= USED);
         let bits = self.referenced.get_mut(group)?.get_mut();
         let referenced = *bits >> lane & 1 == 1;
         *bits &= !(1 << lane);
-        let offset = *self.offsets.get(group)?.get(lane)?;
+        let offset = *here.offsets.get(lane)?;
         (used && !referenced).then_some(Offset(offset))
     }
 
     pub(crate) fn for_each(&self, mut each: impl FnMut(Offset)) {
-        for (tags, offsets) in self.tags.iter().zip(&self.offsets) {
-            let used = tags.iter().zip(offsets).filter(|(tag, _)| **tag >= USED);
-            used.for_each(|(_, offset)| each(Offset(*offset)));
-        }
+        self.groups.iter().flat_map(Group::used).for_each(&mut each);
     }
 
     /// After the records moved: gives every entry its new offset.
     pub(crate) fn relocate(&mut self, mut moved: impl FnMut(Offset) -> Offset) {
-        for (tags, offsets) in self.tags.iter().zip(&mut self.offsets) {
+        for Group { tags, offsets } in &mut self.groups {
             let used = tags.iter().zip(offsets).filter(|(tag, _)| **tag >= USED);
             used.for_each(|(_, offset)| *offset = moved(Offset(*offset)).0);
         }
@@ -251,8 +266,7 @@ impl Index {
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.tags.capacity() * GROUP
-            + self.offsets.capacity() * GROUP * size_of::<u32>()
+        self.groups.capacity() * size_of::<Group>()
             + self.referenced.capacity() * size_of::<AtomicU16>()
     }
 }

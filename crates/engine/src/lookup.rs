@@ -68,12 +68,10 @@ impl LookupIndex {
     pub(crate) fn prefetch_group(&self, hash: u64) {
         let Some(shard) = self.shard(hash) else { return };
         let shard = shard.lock();
-        let home = Print::of_hash(hash).home(shard.tags.len());
-        let parts = (shard.tags.get(home), shard.highs.get(home), shard.roots.get(home));
-        if let (Some(tags), Some(highs), Some(roots)) = parts {
-            crate::prefetch::line(tags);
-            crate::prefetch::line(highs);
-            crate::prefetch::line(roots);
+        if let Some(group) = shard.groups.get(Print::of_hash(hash).home(shard.groups.len())) {
+            crate::prefetch::line(group);
+            // a group is longer than a line
+            crate::prefetch::line(&group.roots[GROUP - 1]);
         }
     }
 
@@ -115,11 +113,22 @@ impl LookupIndex {
     }
 }
 
+/// Sixteen entries side by side, so that a search waits for memory once.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Group {
+    tags: [u8; GROUP],
+    highs: [u16; GROUP],
+    roots: [u32; GROUP],
+}
+
+impl Group {
+    const FREE: Self = Self { tags: [EMPTY; GROUP], highs: [0; GROUP], roots: [0; GROUP] };
+}
+
 #[derive(Debug, Default)]
 struct Shard {
-    tags: Vec<[u8; GROUP]>,
-    highs: Vec<[u16; GROUP]>,
-    roots: Vec<[u32; GROUP]>,
+    groups: Vec<Group>,
     used: usize,
     removed: usize,
 }
@@ -136,11 +145,10 @@ impl Shard {
 
     /// Visits the entries with this print until `stop` says so.
     fn probe(&self, print: Print, mut stop: impl FnMut(usize, usize, u32) -> bool) {
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         let mut group = if groups == 0 { 0 } else { print.home(groups) };
         for _ in 0..groups {
-            let parts = (self.tags.get(group), self.highs.get(group), self.roots.get(group));
-            let (Some(tags), Some(highs), Some(roots)) = parts else { return };
+            let Some(Group { tags, highs, roots }) = self.groups.get(group) else { return };
             let mut hits = matching(tags, print.tag());
             while hits != 0 {
                 let lane = hits.trailing_zeros() as usize;
@@ -159,7 +167,7 @@ impl Shard {
 
     fn insert(&mut self, print: Print, root: u32) -> usize {
         let before = self.bytes();
-        if (self.used + self.removed + 1) * 16 > self.tags.len() * GROUP * 15 {
+        if (self.used + self.removed + 1) * 16 > self.groups.len() * GROUP * 15 {
             self.grow();
         }
         self.put(print, root);
@@ -167,13 +175,12 @@ impl Shard {
     }
 
     fn put(&mut self, print: Print, root: u32) {
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         let mut group = print.home(groups.max(1));
         for _ in 0..groups {
-            let Some(tags) = self.tags.get_mut(group) else { return };
+            let Some(Group { tags, highs, roots }) = self.groups.get_mut(group) else { return };
             if let Some(lane) = tags.iter().position(|tag| *tag < USED) {
-                let high = self.highs.get_mut(group).and_then(|h| h.get_mut(lane));
-                let place = self.roots.get_mut(group).and_then(|r| r.get_mut(lane));
+                let (high, place) = (highs.get_mut(lane), roots.get_mut(lane));
                 if let (Some(tag), Some(high), Some(place)) = (tags.get_mut(lane), high, place) {
                     self.removed -= usize::from(*tag == REMOVED);
                     self.used += 1;
@@ -188,21 +195,16 @@ impl Shard {
     }
 
     fn grow(&mut self) {
-        let groups = self.tags.len();
+        let groups = self.groups.len();
         let needed = (self.used + 1).div_ceil(GROUP - 1);
         let crowded = needed > groups - groups / 8;
         let groups = if crowded { (groups + groups.div_ceil(6)).max(1) } else { groups };
-        let mut grown = Shard {
-            tags: vec![[EMPTY; GROUP]; groups],
-            highs: vec![[0; GROUP]; groups],
-            roots: vec![[0; GROUP]; groups],
-            used: 0,
-            removed: 0,
-        };
-        let all = self.tags.iter().flatten().zip(self.highs.iter().flatten());
-        for ((tag, high), root) in all.zip(self.roots.iter().flatten()) {
-            if *tag >= USED {
-                grown.put(Print::from_parts(*tag, *high), *root);
+        let mut grown = Shard { groups: vec![Group::FREE; groups], used: 0, removed: 0 };
+        for Group { tags, highs, roots } in &self.groups {
+            for ((tag, high), root) in tags.iter().zip(highs).zip(roots) {
+                if *tag >= USED {
+                    grown.put(Print::from_parts(*tag, *high), *root);
+                }
             }
         }
         *self = grown;
@@ -218,7 +220,7 @@ impl Shard {
             hit
         });
         let Some((group, lane)) = found else { return };
-        let Some(tags) = self.tags.get_mut(group) else { return };
+        let Some(Group { tags, .. }) = self.groups.get_mut(group) else { return };
         let ends_here = tags.contains(&EMPTY);
         if let Some(tag) = tags.get_mut(lane) {
             *tag = if ends_here { EMPTY } else { REMOVED };
@@ -228,7 +230,7 @@ impl Shard {
     }
 
     fn bytes(&self) -> usize {
-        self.tags.capacity() * GROUP * 7
+        self.groups.capacity() * size_of::<Group>()
     }
 }
 

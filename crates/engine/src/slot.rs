@@ -9,6 +9,8 @@ use bytes::Bytes;
 use cachetier_model::RootKey;
 use std::sync::Arc;
 
+/// Most instances fit into this many bytes.
+const RECORD_LINES: usize = 192;
 /// Room for so many states is kept when the last one goes: most writes of a slot are alone in it.
 const STATES_KEPT: usize = 3;
 
@@ -58,6 +60,8 @@ impl Slot {
     /// Where the instance's record is; true until the slot is changed.
     pub(crate) fn find(&self, target: Target<'_>) -> Option<Found> {
         let same = |offset| {
+            // what is read after the key comes meanwhile
+            crate::prefetch::lines(self.arena.from(offset), RECORD_LINES);
             target.shape.matches(target.layout, self.arena.get(offset), target.key.as_bytes())
         };
         self.index.find(target.place(), same)
@@ -109,8 +113,7 @@ impl Slot {
     /// Asks for the first record that may be the instance.
     pub(crate) fn prefetch_record(&self, place: Place) {
         if let Some((_, offset)) = self.index.find(place, |_| true) {
-            // most instances fit into this many bytes
-            crate::prefetch::lines(self.arena.from(offset), 192);
+            crate::prefetch::lines(self.arena.from(offset), RECORD_LINES);
         }
     }
 
@@ -207,6 +210,11 @@ impl Slot {
         self.arena.take();
         let arena = std::mem::take(&mut self.arena);
         *self = Self { arena, cleared_at: now, ..Self::default() };
+    }
+
+    /// Instances that are here.
+    pub(crate) fn instances(&self) -> usize {
+        self.index.len()
     }
 
     /// Nothing is here or known.

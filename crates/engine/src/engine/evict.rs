@@ -10,8 +10,11 @@ use crate::slot::Target;
 use cachetier_model::{RootKey, SlotId};
 use std::sync::atomic::Ordering;
 
-/// Instances one insert may push out; among so many blocks one is bound to hold its record.
-const VICTIMS_MAX: usize = 64;
+/// Instances one insert may push out: among so many blocks one is bound to hold its record, and when it
+/// is not room for the record that lacks but for what surrounds it, with a third of the slot gone the rest
+/// moves together and chunks are free. Bounded by the time that the slot is locked.
+const VICTIMS_MIN: usize = 64;
+const VICTIMS_MAX: usize = 4_096;
 
 impl Engine {
     /// Whether a full budget evicts clean instances (of the slot that needs room) or refuses.
@@ -51,7 +54,7 @@ impl Engine {
         // indexes and states grow besides; what they may need stays free, half of it even when a
         // freed block serves the record
         let reserve = self.memory.capacity_bytes() as usize / 64;
-        for _ in 0..VICTIMS_MAX {
+        for _ in 0..(slot.instances() / 3).clamp(VICTIMS_MIN, VICTIMS_MAX) {
             slot.account();
             let growth = slot.growth_for(length);
             if self.memory.admits(growth + besides + reserve)

@@ -18,6 +18,40 @@ impl Engine {
         });
     }
 
+    /// Bytes that the slot holds.
+    pub fn slot_bytes(&self, slot: SlotId) -> usize {
+        self.slot(slot).read().bytes()
+    }
+
+    /// About `count` of the slot's clean instances, evenly spread; another `phase` gives others.
+    pub fn sample_slot(&self, slot: SlotId, count: usize, phase: usize) -> Vec<RootKey> {
+        let slot = self.slot(slot).read();
+        let mut all = 0_usize;
+        slot.for_each_record(|_| all += 1);
+        let step = all.div_ceil(count.max(1)).max(1);
+        let (mut number, mut keys) = (phase % step, Vec::new());
+        slot.for_each_record(|packed| {
+            if number.is_multiple_of(step) {
+                keys.extend(self.root_shape.root_key(&self.layout, packed));
+            }
+            number += 1;
+        });
+        keys.retain(|key| slot.state(key).is_none());
+        keys
+    }
+
+    /// Makes every clean instance of the slot not loaded.
+    pub fn forget_clean_of(&self, slot: SlotId) {
+        let mut keys = Vec::new();
+        self.slot(slot).read().for_each_record(|packed| {
+            keys.extend(self.root_shape.root_key(&self.layout, packed));
+        });
+        keys.iter().for_each(|key| {
+            // what has a change that is not flushed stays
+            self.forget_clean(key);
+        });
+    }
+
     /// Drops everything in the slot, dirty or not; loads whose tickets are open now will not
     /// install anything into it.
     pub fn clear_slot(&self, slot: SlotId) {

@@ -1,5 +1,6 @@
 //! The engine agrees with the naive model under random work: transactions, flushes in order,
-//! refusals, loads from old snapshots, forgetting, clearing, restarts.
+//! refusals, loads from old snapshots, forgetting, eviction, clearing, restarts; with a reader beside it
+//! that must never see a row of another instance.
 
 use super::naive;
 use super::*;
@@ -11,7 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 struct World {
     schema: Arc<GroupSchema>,
-    engine: Engine,
+    engine: Arc<Engine>,
+    /// The one that the reader reads.
+    shown: Arc<Mutex<Arc<Engine>>>,
     sink: Recorder,
     /// Root rows of the keys in play.
     keys: Vec<(RootKey, Row)>,
@@ -30,8 +33,32 @@ struct World {
 
 use cachetier_model::Row;
 
-fn new_engine(schema: &Arc<GroupSchema>) -> Engine {
-    Engine::new(schema.clone(), EngineOptions { capacity_bytes: 256 << 20 }).unwrap()
+fn new_engine(schema: &Arc<GroupSchema>) -> Arc<Engine> {
+    Arc::new(Engine::new(schema.clone(), EngineOptions { capacity_bytes: 256 << 20 }).unwrap())
+}
+
+/// Reads until told to stop; returns how many instances were there.
+fn read_beside(
+    schema: &GroupSchema,
+    keys: &[(RootKey, Row)],
+    shown: &Mutex<Arc<Engine>>,
+    stop: &std::sync::atomic::AtomicBool,
+) -> u32 {
+    let mut found = 0;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        let engine = shown.lock().clone();
+        for (key, _) in keys {
+            let ReadAnswer::Found { tables, .. } = whole(&engine, key) else { continue };
+            found += 1;
+            assert_eq!(tables[0].len(), 1, "an instance has one root row");
+            for (table, rows) in tables.iter().enumerate() {
+                let own = |row: &Row| schema.root_key_of_row(table, row).unwrap() == *key;
+                assert!(rows.iter().all(own), "a row of another instance");
+            }
+        }
+        std::thread::yield_now();
+    }
+    found
 }
 
 impl World {
@@ -43,8 +70,10 @@ impl World {
             let row = samples::random_row(root, random);
             keys.insert(schema.root_key_of_row(0, &row).unwrap(), row);
         }
+        let engine = new_engine(&schema);
         Self {
-            engine: new_engine(&schema),
+            shown: Arc::new(Mutex::new(engine.clone())),
+            engine,
             sink: Recorder::default(),
             keys: keys.into_iter().collect(),
             visible: BTreeMap::new(),
@@ -150,7 +179,8 @@ impl World {
             60..68 => self.loads.push((self.engine.open_ticket().unwrap(), self.backend.clone())),
             68..86 => self.install(&key, random),
             86..92 => self.close(random),
-            92..95 => self.forget(&key),
+            92..94 => self.forget(&key),
+            94 => self.evict(&key),
             95..97 => self.foreign_write(&key, &row, random),
             97 => self.clear(&key),
             98 => self.restart(),
@@ -317,6 +347,22 @@ impl World {
         }
     }
 
+    /// What was not read lately of a slot goes, unless something of it is not flushed.
+    fn evict(&mut self, key: &RootKey) {
+        let slot = key.slot();
+        // the first pass takes the marks of reads away
+        let evicted: usize = (0..2).map(|_| self.engine.evict_idle(slot)).sum();
+        let held = |key: &RootKey| whole(&self.engine, key) != ReadAnswer::NotLoaded;
+        let gone: Vec<RootKey> =
+            self.loaded.iter().filter(|k| k.slot() == slot && !held(k)).cloned().collect();
+        assert_eq!(gone.len(), evicted);
+        for key in gone {
+            assert!(!self.dirty(&key) && !self.pending(&key), "evicted with a change");
+            self.loaded.remove(&key);
+            self.meet("evicted");
+        }
+    }
+
     /// Somebody else changes the backend, for an instance that is not loaded here.
     fn foreign_write(&mut self, key: &RootKey, row: &Row, random: &mut ChaCha8Rng) {
         let idle = !self.dirty(key) && !self.pending(key) && self.engine.forget(key);
@@ -355,6 +401,7 @@ impl World {
     fn restart(&mut self) {
         self.loads.clear();
         self.engine = new_engine(&self.schema);
+        *self.shown.lock() = self.engine.clone();
         self.loaded.clear();
         for seen in &self.unflushed {
             let mut image = Vec::new();
@@ -446,6 +493,15 @@ impl World {
     }
 }
 
+/// Also when the work panics: the scope waits for the reader.
+struct StopAtEnd<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
     let mut met: BTreeMap<&'static str, u32> = BTreeMap::new();
@@ -453,10 +509,18 @@ fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
     for seed in 0..seeds {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut world = World::new(&mut random);
-        for _ in 0..1_500 {
-            world.step(&mut random);
-        }
-        world.finish(&mut random);
+        let (schema, keys, shown) = (world.schema.clone(), world.keys.clone(), world.shown.clone());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|threads| {
+            let reader = threads.spawn(|| read_beside(&schema, &keys, &shown, &stop));
+            let stopped = StopAtEnd(&stop);
+            for _ in 0..1_500 {
+                world.step(&mut random);
+            }
+            world.finish(&mut random);
+            drop(stopped);
+            world.met.insert("read beside", reader.join().unwrap());
+        });
         for (what, count) in world.met {
             *met.entry(what).or_default() += count;
         }
@@ -482,6 +546,8 @@ fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
         "present",
         "broken",
         "forgotten",
+        "evicted",
+        "read beside",
         "foreign write",
         "cleared",
         "restarted",

@@ -30,7 +30,7 @@ fn crowded(count: usize) -> Vec<i64> {
 
 #[test]
 fn d05_a_full_budget_evicts_clean_instances_and_never_a_dirty_one() {
-    let capacity = 3 << 20;
+    let capacity = 2_600 << 10;
     let engine = engine(samples::hlr(), capacity);
     engine.set_eviction(true);
     let sink = Recorder::default();
@@ -110,7 +110,7 @@ impl Lru {
 
 #[test]
 fn the_clock_hits_about_as_often_as_least_recently_used() {
-    let engine = engine(samples::hlr(), 3 << 20);
+    let engine = engine(samples::hlr(), 2_600 << 10);
     engine.set_eviction(true);
     let all = crowded(20_000);
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(24);
