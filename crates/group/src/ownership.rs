@@ -119,6 +119,11 @@ impl Ownership {
         served
     }
 
+    /// Its image is not served yet.
+    pub(crate) fn is_warming(&self, slot: SlotId) -> bool {
+        self.warming.contains(slot)
+    }
+
     /// A process starts with these slots in its writer row (or last known to be there). Only what
     /// the topology still gives to it is served: a taker may have been told that the rest is free.
     /// The rest may have unflushed frames in the journal, so it leaves in order.

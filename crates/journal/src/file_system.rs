@@ -41,6 +41,10 @@ pub trait FileSystem: Send + Sync + std::fmt::Debug + 'static {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
     /// Bytes that may still be written to the directory's volume; `None`: no limit is known.
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>>;
+    /// Whether files are written by stores into their mapping once their space is allocated.
+    fn maps_files(&self) -> bool {
+        false
+    }
 }
 
 /// One open file. All calls block; one writer at a time, readers beside it.

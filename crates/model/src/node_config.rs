@@ -137,6 +137,8 @@ pub enum Images {
     /// They are taken for what the backend has: nobody but this group changes the rows.
     #[default]
     Trust,
+    /// Samples of them are compared with the backend before any is served; where one differs, none is.
+    Verify,
     /// None are written or taken: memory is filled by loads and misses.
     Reload,
 }

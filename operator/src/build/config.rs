@@ -105,6 +105,7 @@ fn memory(settings: &api::Memory) -> MemoryConfig {
         },
         images: match settings.images {
             api::Images::Trust => Images::Trust,
+            api::Images::Verify => Images::Verify,
             api::Images::Reload => Images::Reload,
         },
     }

@@ -34,6 +34,8 @@ const LEAVE_SECONDS: i64 = 2;
 const GRACE_SECONDS: i64 = 60;
 /// What a node needs around the store: code, connections, buffers of reads and loads.
 const OVERHEAD_BYTES: u64 = 192 << 20;
+/// A store below this is taken from the process memory, whatever medium it asks for.
+const SMALL_STORE_BYTES: u64 = 256 << 20;
 
 pub fn stateful_set(blueprint: &Blueprint<'_>, config_digest: &str) -> StatefulSet {
     let group = blueprint.names.stateful_set();
@@ -153,11 +155,15 @@ fn environment(huge_pages: HugePages) -> Vec<EnvVar> {
 
 /// Memory is asked for and bounded at the same value: the store's budget, a fifth for what the
 /// allocator cannot use, the queue, and the rest of the process. Of a store on the volume (AppDirect)
-/// only the indexes are in memory, which take half of the budget at most. Processors as the spec says.
+/// only the indexes are in memory, which take half of the budget at most; a small store is in memory
+/// whole. Processors as the spec says.
 fn resources(blueprint: &Blueprint<'_>) -> ResourceRequirements {
     let spec = &blueprint.group.spec;
     let capacity = match spec.memory.medium {
-        Medium::AppDirect => spec.memory.capacity.bytes() / 2,
+        Medium::AppDirect => {
+            let whole = spec.memory.capacity.bytes();
+            (whole / 2).max(whole.min(SMALL_STORE_BYTES))
+        }
         _ => spec.memory.capacity.bytes(),
     };
     let bytes = capacity + capacity / 5 + spec.write_through.max_backlog.bytes() + OVERHEAD_BYTES;

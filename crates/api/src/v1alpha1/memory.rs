@@ -32,7 +32,9 @@ pub struct Memory {
     /// stops at the budget and counts as done.
     pub eviction: Eviction,
     /// Trust: a restarted node takes its memory back from images of its slots on the journal's
-    /// volume. Reload: it does not, and memory is filled by loads and misses.
+    /// volume. Verify: the same, after samples of it were compared with the backend, and not at all
+    /// when one differs; until then, and while the backend is away, it is not served. Reload: memory
+    /// is filled by loads and misses.
     pub images: Images,
 }
 
@@ -83,6 +85,7 @@ pub enum Eviction {
 pub enum Images {
     #[default]
     Trust,
+    Verify,
     Reload,
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Draft {
     file: Arc<dyn File>,
     bundle: usize,
     at: u64,
+    /// Its space was allocated, more than it may need.
+    cut: bool,
 }
 
 impl ImageFiles {
@@ -58,14 +60,21 @@ impl ImageFiles {
         self.fs.free_bytes(&self.journal_dir)
     }
 
-    pub(crate) fn begin(&self, bundle: usize) -> io::Result<Draft> {
+    /// A new file; `room`: about as many bytes as its slots need, which a volume that is written by
+    /// stores wants to know before.
+    pub(crate) fn begin(&self, bundle: usize, room: u64) -> io::Result<Draft> {
         let path = self.path(bundle, NEXT_SUFFIX);
         match self.fs.remove(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let file = self.fs.create(&path)?;
-        Ok(Draft { file, bundle, at: DIRECTORY_BYTES as u64 })
+        let at = DIRECTORY_BYTES as u64;
+        let cut = self.fs.maps_files();
+        if cut {
+            file.allocate(at + room)?;
+        }
+        Ok(Draft { file, bundle, at, cut })
     }
 
     /// Puts a finished draft in the place of the file before it.
@@ -155,6 +164,9 @@ impl Draft {
     /// Writes the directory and makes the file survive a power cut. Returns its length.
     pub(crate) fn finish(&self, directory: &Directory) -> io::Result<u64> {
         write_all_at(self.file.as_ref(), &encode(directory), 0)?;
+        if self.cut {
+            self.file.set_size(self.at)?;
+        }
         self.file.sync_data()?;
         Ok(self.at)
     }

@@ -80,6 +80,8 @@ pub(crate) enum Unfit {
     Released,
     /// The budget was used up.
     MemoryFull,
+    /// A sample of the images is not what the backend has.
+    Differs,
 }
 
 impl Unfit {
@@ -93,6 +95,7 @@ impl Unfit {
             Self::TooOld => "TooOld",
             Self::Released => "Released",
             Self::MemoryFull => "MemoryFull",
+            Self::Differs => "Differs",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Images back into the store, after the journal: each file's slots are served as soon as they are
 //! here.
 //!
-//! Owns the order "into memory, covered, served". What the journal brought is newer and stays. Must
+//! Owns the order "into memory, (verified,) covered, served". What the journal brought is newer and stays. Must
 //! never put anything into a slot that was given away or emptied meanwhile.
 
 use std::collections::HashSet;
@@ -10,11 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cachetier_engine::PutBack;
+use cachetier_model::node_config::Images as Policy;
 use cachetier_model::{RootKey, SlotSet};
 use futures::StreamExt;
 
 use super::format::Unfit;
 use super::judge::{Found, FoundFile};
+use super::verify::PutBackSlots;
 use crate::core::Core;
 use crate::host::Labour;
 use crate::read_through::OpenTicket;
@@ -59,9 +61,13 @@ impl Core {
         };
         let (warm, progress) = (Arc::new(warm), Arc::new(Progress::default()));
         let files = warm.found.files.clone();
+        let waiting = parking_lot::Mutex::new(PutBackSlots::default());
         futures::stream::iter(files)
-            .for_each_concurrent(workers, |file| self.warm_file(&warm, &progress, file))
+            .for_each_concurrent(workers, |file| self.warm_file(&warm, &progress, file, &waiting))
             .await;
+        if self.shared.images.policy == Policy::Verify {
+            self.serve_verified(&warm, waiting.into_inner()).await;
+        }
         self.tell_warm(&progress, warm.replayed, begun.elapsed());
     }
 
@@ -70,6 +76,7 @@ impl Core {
         warm: &Arc<Warm>,
         progress: &Arc<Progress>,
         file: FoundFile,
+        waiting: &parking_lot::Mutex<PutBackSlots>,
     ) {
         if self.shared.shutdown.is_cancelled() {
             return;
@@ -81,12 +88,46 @@ impl Core {
             tracing::warn!(node = %self.shared.node.name, reason = %error, "an image was given up");
             SlotSet::empty()
         });
+        if self.shared.images.policy == Policy::Verify {
+            let mut waiting = waiting.lock();
+            waiting.slots.union_with(&slots);
+            waiting.covered.union_with(&covered);
+            return;
+        }
+        self.serve_warm(&slots, covered);
+    }
+
+    fn serve_warm(&self, slots: &SlotSet, mut covered: SlotSet) {
         self.shared.slots.apply(|machine| {
-            let served = machine.warmed(&slots);
-            let mut covered = covered;
+            let served = machine.warmed(slots);
             covered.intersect_with(&served);
             self.shared.coverage.lock().restored(&covered);
         });
+    }
+
+    /// All of it, or, where a sample is not what the backend has, nothing.
+    async fn serve_verified(self: &Arc<Self>, warm: &Warm, put: PutBackSlots) {
+        if self.images_hold(&put).await {
+            return self.serve_warm(&put.slots, put.covered);
+        }
+        if self.shared.shutdown.is_cancelled() {
+            return;
+        }
+        let (core, slots) = (Arc::clone(self), put.slots.clone());
+        let forgotten = self
+            .shared
+            .labour
+            .run(move || slots.iter().for_each(|s| core.engine.forget_clean_of(s)));
+        if let Err(error) = forgotten.await {
+            // not served: what the images said would be
+            tracing::error!(node = %self.shared.node.name, reason = %error, "images not forgotten");
+            return self.shared.shutdown.cancelled().await;
+        }
+        for file in &warm.found.files {
+            self.shared.images.keep(file.bundle, None);
+        }
+        self.shared.images.tally.drop_slots(Unfit::Differs, put.slots.len() as u64);
+        self.serve_warm(&put.slots, SlotSet::empty());
     }
 
     /// Blocks. Answers the slots that are whole, and were when their images were written.

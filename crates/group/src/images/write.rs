@@ -202,7 +202,8 @@ impl Core {
 
     /// Blocks.
     fn draft(&self, bundle: usize) -> io::Result<(Draft, Copied, u64)> {
-        let mut draft = self.shared.images.files.begin(bundle)?;
+        let room = slots_of(bundle).map(|slot| self.engine.slot_bytes(slot) as u64).sum();
+        let mut draft = self.shared.images.files.begin(bundle, room)?;
         let copied = self.copy_slots(bundle, Some(&mut draft))?;
         let header = Header {
             layout: LAYOUT_VERSION,

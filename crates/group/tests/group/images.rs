@@ -159,3 +159,76 @@ async fn images_are_neither_written_nor_kept_where_the_policy_says_reload() {
     node.close().await;
     assert!(images(&scene).is_empty());
 }
+
+async fn verifying(scene: &Scene) -> Node {
+    let mut config = scene.config("n-0");
+    config.memory.images = Images::Verify;
+    let peers = std::sync::Arc::new(cachetier_group::NoPeers);
+    Node::start(config, "n-0", peers).await.unwrap()
+}
+
+async fn verified(scene: &Scene) -> Node {
+    let node = verifying(scene).await;
+    node.until("serving", |s| s.ready).await;
+    node
+}
+
+fn has(status: &cachetier_group::Status, reason: &str) -> bool {
+    status.problems.iter().any(|problem| problem.reason == reason)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r04_images_that_are_verified_are_served_when_nobody_changed_the_rows() {
+    let scene = Scene::new(ACCOUNTS).await;
+    let node = filled(&scene).await;
+    node.set_place(7, 77).await.unwrap();
+    node.close().await;
+    let node = verified(&scene).await;
+    node.until("all slots served", |_| true).await;
+    for id in 1..=ACCOUNTS {
+        let place = if id == 7 { 77 } else { id * 10 };
+        assert_eq!(held(&node, id).await, Some(place), "account {id}");
+    }
+    assert!(!has(&node.group.status().await, "ImagesDropped"));
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r04_images_are_dropped_when_a_sample_differs_and_unflushed_changes_stay() {
+    let changes = [
+        "UPDATE account SET place = 4000 WHERE id = 4",
+        "DELETE FROM account WHERE id = 4",
+        "UPDATE account SET place = 4000",
+    ];
+    for change in changes {
+        let scene = Scene::new(ACCOUNTS).await;
+        filled(&scene).await.close().await;
+        let node = verified(&scene).await;
+        scene.postgres.down();
+        node.set_place(9, 90_000).await.unwrap();
+        node.crash().await;
+        scene.postgres.up().await;
+        scene.postgres.execute(change).await;
+        let node = verified(&scene).await;
+        let expected = if change.starts_with("DELETE") { None } else { Some(4_000) };
+        assert_eq!(node.place(4).await, expected, "{change}");
+        assert_eq!(node.place(9).await, Some(90_000), "{change}: acknowledged");
+        node.until("told", |s| has(s, "ImagesDropped")).await;
+        node.drained().await;
+        node.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r15_images_that_are_to_be_verified_wait_for_the_backend() {
+    let scene = Scene::new(ACCOUNTS).await;
+    filled(&scene).await.close().await;
+    scene.postgres.down();
+    let node = verifying(&scene).await;
+    node.until("waits", |s| has(s, "ImagesUnverified")).await;
+    assert!(node.read(1).await.is_err(), "not verified");
+    scene.postgres.up().await;
+    node.until("verified", |s| s.ready && !has(s, "ImagesUnverified")).await;
+    assert_eq!(held(&node, 1).await, Some(10));
+    node.close().await;
+}

@@ -4,8 +4,8 @@
 //!
 //! Owns which files are mapped, and the order *store, flush every line touched, fence*: all three by
 //! the thread that writes, since a fence is for the flushes of its own processor; a sync, which another
-//! thread may do, has nothing left to do. Files whose
-//! space is not allocated at once (the control file, images) are written and synced as on any volume.
+//! thread may do, has nothing left to do. A file whose
+//! space is not allocated first (the control file) is written and synced as on any volume.
 //! Reads always go to the file: they see what was stored. The memory itself is a [`Medium`], so that
 //! a double can drop the lines that were not flushed.
 
@@ -118,6 +118,10 @@ impl FileSystem for DaxFileSystem {
 
     fn free_bytes(&self, dir: &Path) -> io::Result<Option<u64>> {
         self.files.free_bytes(dir)
+    }
+
+    fn maps_files(&self) -> bool {
+        true
     }
 }
 
