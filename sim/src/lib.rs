@@ -23,6 +23,7 @@ pub mod proof;
 pub mod run;
 mod scene;
 pub mod settings;
+mod standby;
 mod tables;
 mod volume;
 pub mod watch;

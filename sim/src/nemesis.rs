@@ -18,8 +18,9 @@ use tokio::time::Instant;
 
 use crate::line::{Death, Fuse, Impostor, Step};
 use crate::settings::Scene;
+use crate::standby;
 use crate::tables;
-use crate::wire::{Wire, synchronous};
+use crate::wire::Wire;
 use crate::world::{Process, World, entry};
 
 /// One disturbance after another, as many as the seed says.
@@ -248,7 +249,7 @@ pub fn move_slots(world: &World, to: Option<&str>) {
         return;
     }
     if world.takeover_missed.lock().is_some() {
-        synchronous(world);
+        standby::synchronous(world);
     }
     let mut topology = world.topology.lock();
     let nodes = members.iter().map(|name| entry(name)).collect();

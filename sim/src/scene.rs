@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::line::Death;
 use crate::settings::Scene;
 use crate::world::{GROUP_UID, Process, World, entry};
-use crate::{check, nemesis, tables, wire};
+use crate::{check, nemesis, standby, tables};
 
 /// The longest a scene waits for a node to have its slots.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
@@ -146,7 +146,7 @@ fn give_away(world: &World, from: &str, to: &str) -> bool {
     if taken.is_none() {
         return false;
     }
-    wire::synchronous(world);
+    standby::synchronous(world);
     let words =
         format!("topology {}: the slots of {from}, which is down, are {to}'s", next.epoch.0);
     world.history.say(words);

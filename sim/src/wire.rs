@@ -4,30 +4,27 @@
 //! Owns nothing of the database's content: that is the double's. Each act happens at once and as
 //! a whole; what can go wrong is before it and after it.
 
-use std::collections::BTreeSet;
+mod lane;
+
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cachetier_journal::Sequence;
 use cachetier_model::node_config::TableConfig;
-use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, SlotId, Value};
+use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Value};
 use cachetier_write_through::{
     AsOf, Backend, BackendError, BackendFuture, BackendIdentity, BypassRead, Chunk, Claim,
-    ClaimRequest, Fence, FlushOutcome, FlushRequest, KeyRange, LaneChange, LaneClaim, LaneSession,
-    Leave, LoadInfo, LoadSpec, Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover,
-    TakeoverRequest, WalState, WriterId, WriterRow,
+    ClaimRequest, Fence, KeyRange, LaneChange, LaneClaim, LaneSession, Leave, LoadInfo, LoadSpec,
+    Reason, RejectEntry, Scan, ScanRequest, SlotHolder, Takeover, TakeoverRequest, WriterId,
 };
 use futures::FutureExt;
 use rand::RngExt;
-use tokio::time::Instant;
 
 use crate::check;
 use crate::line::{Line, Step};
-use crate::tables;
-use crate::world::{GROUP_UID, World};
-
-/// In a second and by one node: those that wait are spaced 300 ms and more.
-const TAKES_IN_VAIN_MAX: u32 = 20;
+use crate::standby;
+use crate::world::World;
+use lane::{WireLane, WireScan};
 
 /// See the module. Cheap to clone.
 #[derive(Clone)]
@@ -111,20 +108,6 @@ impl Wire {
         }
     }
 
-    /// Who waits for another node to let go asks again after a pause.
-    fn takes_in_vain(&self, world: &World) {
-        let now = Instant::now();
-        let mut takes = world.takes_in_vain.lock();
-        let (since, count) = takes.entry(self.line.node.clone()).or_insert((now, 0));
-        if now - *since > Duration::from_secs(1) {
-            (*since, *count) = (now, 0);
-        }
-        *count += 1;
-        if *count > TAKES_IN_VAIN_MAX {
-            world.violate(format!("{} asks for slots in a loop", self.line.name()));
-        }
-    }
-
     /// There, the act, and back.
     fn cross<'a, T: Send + 'a>(
         &'a self,
@@ -141,15 +124,6 @@ impl Wire {
 }
 
 fn nothing<T>(_: &World, _: &T) {}
-
-/// A standby that lags has every synchronous change of the bookkeeping.
-pub fn synchronous(world: &World) {
-    let mut standby = world.standby.lock();
-    if standby.is_some() {
-        *standby = Some(world.database.standby());
-        *world.takeover_missed.lock() = None;
-    }
-}
 
 impl Backend for Wire {
     fn identify(&self) -> BackendFuture<'_, BackendIdentity> {
@@ -169,7 +143,7 @@ impl Backend for Wire {
 
     fn claim(&self, request: ClaimRequest) -> BackendFuture<'_, Claim> {
         let done = |world: &World, claim: &Claim| {
-            synchronous(world);
+            standby::synchronous(world);
             let lanes: Vec<String> = claim.lanes.iter().map(|l| place(l.position)).collect();
             world.history.say(format!(
                 "{} claims with token {}, positions {}",
@@ -196,26 +170,14 @@ impl Backend for Wire {
             move |w| {
                 Box::pin(async move { w.database.settle_claim(&group_uid, &node, token).await })
             },
-            |world, ()| synchronous(world),
+            |world, ()| standby::synchronous(world),
         )
     }
 
     fn take_slots(&self, request: TakeoverRequest) -> BackendFuture<'_, Takeover> {
         let epoch = request.epoch;
-        // a standby that hears nothing does not hear of takeovers either
         let done = move |world: &World, takeover: &Takeover| {
-            let lagging = world.standby.lock().is_some();
-            if lagging && !takeover.owned.is_empty() {
-                let before = world.takeover_missed.lock().replace(self.line.node.clone());
-                let another = before.is_some_and(|node| node != self.line.node);
-                if another || world.topology.lock().epoch.0 != epoch {
-                    // two owners in a row, or slots that are somebody else's already: told, not repaired
-                    synchronous(world);
-                }
-            }
-            if takeover.owned.is_empty() {
-                self.takes_in_vain(world);
-            }
+            standby::takeover(world, &self.line, epoch, takeover);
             world.history.say(format!(
                 "{} takes {} slots at the database, epoch {epoch}",
                 self.line.name(),
@@ -232,7 +194,7 @@ impl Backend for Wire {
 
     fn change_lanes(&self, change: LaneChange) -> BackendFuture<'_, Option<Vec<LaneClaim>>> {
         let done = |world: &World, changed: &Option<Vec<LaneClaim>>| {
-            synchronous(world);
+            standby::synchronous(world);
             let lanes = changed.as_ref().map(Vec::len);
             world.history.say(format!("{} changes its lanes: {lanes:?}", self.line.name()));
         };
@@ -404,140 +366,4 @@ impl Backend for Wire {
 fn unused<'a, T: Send + 'a>(what: &'static str) -> BackendFuture<'a, T> {
     let error = BackendError::new(what, Reason::Internal, "the simulator has no preload pods");
     std::future::ready(Err(error)).boxed()
-}
-
-struct WireLane {
-    wire: Wire,
-    inner: Box<dyn LaneSession>,
-    /// A connection that broke stays broken.
-    broken: bool,
-}
-
-impl WireLane {
-    fn note<T>(&mut self, answer: Result<T, BackendError>) -> Result<T, BackendError> {
-        let lasting =
-            |e: &BackendError| e.disposition() != cachetier_write_through::Disposition::Reject;
-        self.broken |= answer.as_ref().is_err_and(lasting);
-        answer
-    }
-
-    async fn send(&mut self, request: &FlushRequest<'_>) -> Result<FlushOutcome, BackendError> {
-        let world = self.wire.go().await?;
-        let outcome = self.inner.flush(request).await;
-        match &outcome {
-            Ok(FlushOutcome::Committed) => committed(&world, &self.wire.line, request),
-            Ok(FlushOutcome::FenceMissed) => world.history.say(format!(
-                "{} lane {}: the fence refuses a batch",
-                self.wire.line.name(),
-                request.fence.writer.lane
-            )),
-            Err(error) => world.history.say(format!(
-                "{} lane {}: a batch is refused: {}",
-                self.wire.line.name(),
-                request.fence.writer.lane,
-                error.reason
-            )),
-        }
-        self.wire.back(&world, outcome?).await
-    }
-}
-
-impl LaneSession for WireLane {
-    fn flush<'a>(&'a mut self, request: &'a FlushRequest<'a>) -> BackendFuture<'a, FlushOutcome> {
-        Box::pin(async move {
-            if self.broken {
-                return Err(broken());
-            }
-            let answer = self.send(request).await;
-            self.note(answer)
-        })
-    }
-
-    fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
-        Box::pin(async move {
-            if self.broken {
-                return Err(broken());
-            }
-            let answer = async {
-                let world = self.wire.go().await?;
-                let row = self.inner.writer().await?;
-                self.wire.back(&world, row).await
-            };
-            let answer = answer.await;
-            self.note(answer)
-        })
-    }
-
-    fn wal(&mut self) -> BackendFuture<'_, WalState> {
-        Box::pin(async move {
-            if self.broken {
-                return Err(broken());
-            }
-            let answer = async {
-                let world = self.wire.go().await?;
-                let state = self.inner.wal().await?;
-                self.wire.back(&world, state).await
-            };
-            let answer = answer.await;
-            self.note(answer)
-        })
-    }
-}
-
-struct WireScan {
-    wire: Wire,
-    inner: Box<dyn Scan>,
-}
-
-impl Scan for WireScan {
-    fn next(&mut self) -> BackendFuture<'_, Option<Vec<(RootKey, Instance)>>> {
-        Box::pin(async move {
-            let world = self.wire.go().await?;
-            let page = self.inner.next().await?;
-            self.wire.back(&world, page).await
-        })
-    }
-}
-
-fn moves(request: &FlushRequest<'_>) -> String {
-    let told = request.moves().map(|(fence, next)| {
-        let (lane, from) = (fence.writer.lane, place(fence.position));
-        format!(" lane {lane}: position {from} to {}", place(next))
-    });
-    told.collect::<Vec<String>>().join(",")
-}
-
-/// The database committed a batch: by whom, of which slots, with what result.
-fn committed(world: &World, line: &Line, request: &FlushRequest<'_>) {
-    let fence = &request.fence;
-    let schema = tables::schema();
-    let statements = request.waves.iter().flat_map(|wave| &wave.statements);
-    let keys: BTreeSet<RootKey> = statements
-        .flat_map(|s| s.rows.iter().filter_map(|row| schema.root_key_of_row(s.table, row).ok()))
-        .collect();
-    if request.rows() > 0 || !request.rejects.is_empty() {
-        world.history.say(format!(
-            "{} commits {} rows, {} set aside,{}",
-            line.name(),
-            request.rows(),
-            request.rejects.len(),
-            moves(request)
-        ));
-    }
-    world.judge(|oracle| oracle.committed_by(&line.node, fence.token));
-    let slots: Vec<SlotId> = keys.iter().map(RootKey::slot).collect();
-    let holders = world.database.holders(GROUP_UID).now_or_never().and_then(Result::ok);
-    let mine = holders.into_iter().flatten().find(|holder| holder.node == line.node);
-    if let Some(foreign) =
-        slots.iter().find(|s| !mine.as_ref().is_some_and(|m| m.slots.contains(**s)))
-    {
-        let slot = foreign.number();
-        world.violate(format!("{} wrote rows of slot {slot}, which is not its own", line.name()));
-    }
-    check::all_stored(world);
-    if world.chance(0.1) {
-        for (_, next) in request.moves() {
-            check::position_is_synced(world, &line.node, next);
-        }
-    }
 }

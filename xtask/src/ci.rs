@@ -164,7 +164,9 @@ pub fn nightly() -> Result<()> {
     lint::install_deny()?;
     lint::deny()?;
     lint::advisories()?;
-    process::run(workspace::cargo_for_tests().args([
+    let mut tests = workspace::cargo_for_tests();
+    // the store against its model: more than a million random operations
+    tests.env("ENGINE_SEEDS", "1000").args([
         "test",
         "--workspace",
         "--exclude",
@@ -172,7 +174,8 @@ pub fn nightly() -> Result<()> {
         "--no-fail-fast",
         "--",
         "--include-ignored",
-    ]))?;
+    ]);
+    process::run(&mut tests)?;
     dax::run(&DaxArgs::default())?;
     // the programs that users run, where a change is tried with those that its tests build anyway
     let profile = Some("release".to_owned());

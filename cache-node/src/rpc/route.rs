@@ -271,8 +271,9 @@ impl Route {
     ) -> Result<ReadOutcome, Option<GroupError>> {
         match reason {
             ClientError::Unreachable { .. } => {
-                self.group.bypass_read(call).await.map_err(|error| {
-                    Some(error).filter(|e| matches!(e, GroupError::PositionNotReached { .. }))
+                self.group.bypass_read(call).await.map_err(|error| match error {
+                    GroupError::PositionNotReached { .. } | GroupError::Quarantined => Some(error),
+                    _ => None,
                 })
             }
             _ => Err(None),

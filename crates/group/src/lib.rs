@@ -21,6 +21,7 @@ mod coverage;
 mod decisions;
 mod difference;
 mod end;
+mod ends;
 mod error;
 mod evaluate;
 mod flush_events;

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::calls::Released;
 use crate::core::Core;
 use crate::error::GroupError;
+use crate::notebook::LanesNote;
 use crate::status::Problem;
 
 /// Slots asked for in one go: bounds how long a slot is refused on both sides.
@@ -396,8 +397,9 @@ impl Core {
         let positions: Vec<u64> =
             marks.lanes.iter().map(|lane| lane.position.min(lane.confirmed)).collect();
         let settled = self.settled_positions().await;
-        if !positions.is_empty()
-            && let Err(error) = self.shared.notebook.set_lanes(&positions, settled.as_deref()).await
+        let note = LanesNote { positions, versions: self.lanes.versions(), settled };
+        if !note.positions.is_empty()
+            && let Err(error) = self.shared.notebook.set_lanes(&note).await
         {
             tracing::warn!(node = %self.shared.node.name, reason = %error, "positions not noted");
         }

@@ -10,6 +10,7 @@ use cachetier_model::{GroupSchema, SlotSet, Topology};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::ends::Ends;
 use crate::error::{GroupError, in_full};
 use crate::host::Labour;
 use crate::tenure::TenureNote;
@@ -41,15 +42,28 @@ pub(crate) struct ClaimNote {
     pub attempt: Option<String>,
 }
 
+/// How far the lanes are in the backend, each by lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LanesNote {
+    /// Confirmed.
+    pub positions: Vec<u64>,
+    /// Of the rows, the newest known; `None` leaves what was noted before.
+    pub versions: Option<Vec<u64>>,
+    /// Up to where the journal holds every word about what became of its frames; likewise.
+    pub settled: Option<Vec<u64>>,
+}
+
 const HOME: &str = "home";
 const BACKEND: &str = "backend";
 const CLAIM: &str = "claim";
 const LANES: &str = "lanes";
+const VERSIONS: &str = "versions";
 const SETTLED: &str = "settled";
 const TOPOLOGY: &str = "topology";
 const ADDRESSES: &str = "addresses";
 const SLOTS: &str = "slots";
 const TENURES: &str = "tenures";
+const ENDS: &str = "ends";
 const SCHEMA: &str = "schema";
 const LEFT: &str = "left";
 const LOST_JOURNAL: &str = "lostJournal";
@@ -94,23 +108,32 @@ impl Notebook {
         Ok(self.read(LANES)?.unwrap_or_default())
     }
 
+    /// The newest version that the writer row of each lane is known to have had; empty: not known.
+    pub(crate) fn versions(&self) -> Result<Vec<u64>, GroupError> {
+        Ok(self.read(VERSIONS)?.unwrap_or_default())
+    }
+
     /// The position of each lane up to which this journal holds every word about what became of
     /// its frames.
     pub(crate) fn settled(&self) -> Result<Vec<u64>, GroupError> {
         Ok(self.read(SETTLED)?.unwrap_or_default())
     }
 
-    pub(crate) async fn set_lanes(
-        &self,
-        lanes: &[u64],
-        settled: Option<&[u64]>,
-    ) -> Result<(), GroupError> {
+    pub(crate) async fn set_lanes(&self, note: &LanesNote) -> Result<(), GroupError> {
         let json = |lanes: &[u64]| serde_json::to_vec(lanes).map_err(GroupError::internal);
-        let mut values = vec![(LANES, json(lanes)?)];
-        if let Some(settled) = settled {
+        let mut values = vec![(LANES, json(&note.positions)?)];
+        if let Some(versions) = &note.versions {
+            values.push((VERSIONS, json(versions)?));
+        }
+        if let Some(settled) = &note.settled {
             values.push((SETTLED, json(settled)?));
         }
         self.write_all(values).await
+    }
+
+    /// The last frame that each start of a process found.
+    pub(crate) fn ends(&self) -> Result<Option<Ends>, GroupError> {
+        self.read(ENDS)
     }
 
     pub(crate) fn topology(&self) -> Result<Option<Topology>, GroupError> {
@@ -152,8 +175,15 @@ impl Notebook {
         self.read(TENURES)
     }
 
-    pub(crate) async fn set_tenures(&self, stays: &TenureNote) -> Result<(), GroupError> {
-        self.write(TENURES, stays).await
+    /// What a start notes before anything else.
+    pub(crate) async fn set_start(
+        &self,
+        stays: &TenureNote,
+        ends: &Ends,
+    ) -> Result<(), GroupError> {
+        let stays = serde_json::to_vec(stays).map_err(GroupError::internal)?;
+        let ends = serde_json::to_vec(ends).map_err(GroupError::internal)?;
+        self.write_all(vec![(TENURES, stays), (ENDS, ends)]).await
     }
 
     /// The schema the frames were written under.

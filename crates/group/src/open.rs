@@ -113,6 +113,7 @@ pub(crate) async fn open(
         slots: Slots::new(),
         images,
         tenures: Default::default(),
+        ends: Default::default(),
         coverage: Default::default(),
         topology: watch::Sender::new(None::<Arc<Topology>>),
         topology_change: Default::default(),
@@ -138,11 +139,14 @@ pub(crate) async fn open(
     Ok(shared)
 }
 
-/// Which stay of each slot goes on, noted at once: a process that knows nothing of it leaves a gap.
+/// Which stay of each slot goes on, and where the frames of earlier processes end; noted at once: a process that knows nothing of it leaves a gap.
 async fn recall_tenures(shared: &Shared) -> Result<(), GroupError> {
     let tenures = Tenures::recall(shared.notebook.tenures()?, shared.generation);
-    shared.notebook.set_tenures(&tenures.note(shared.generation)).await?;
+    let mut ends = shared.notebook.ends()?.unwrap_or_default();
+    ends.found(shared.journal.stats().synced);
+    shared.notebook.set_start(&tenures.note(shared.generation), &ends).await?;
     *shared.tenures.lock() = tenures;
+    *shared.ends.lock() = ends;
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! Must never answer "not there" because nothing is loaded, nor show what a crash could take back.
 
 use cachetier_engine::{CollectRows, ReadStatus, RowSink};
+use cachetier_journal::Sequence;
 use cachetier_model::node_config::BypassReads;
 use cachetier_model::{Instance, LookupId, LookupKey, ReadPlan, RootKey, Row, SlotId};
 use cachetier_write_through::{BypassRead, WriterMark};
@@ -52,10 +53,16 @@ impl Core {
         let Some(position) = position.filter(|p| p.journal == self.shared.journal.id()) else {
             return Ok(());
         };
-        if position.sequence <= self.shared.last_appended().get() {
+        let sequence = Sequence::from_stored(position.sequence);
+        let has = |sequence: Sequence| match sequence.generation() == self.shared.generation {
+            true => sequence <= self.shared.last_appended(),
+            // a power cut may have taken it, whatever was written since
+            false => self.shared.ends.lock().hold(sequence),
+        };
+        if sequence.is_some_and(has) {
             return Ok(());
         }
-        Err(GroupError::PositionNotReached { reason: "the owner's journal ends before it" })
+        Err(GroupError::PositionNotReached { reason: "the owner's journal does not have it" })
     }
 
     fn has_lookup(&self, root_row: Option<&Row>, lookup: LookupId, key: &LookupKey) -> bool {
@@ -145,6 +152,9 @@ impl Core {
         let uid = &self.shared.config.group.uid;
         let past = self.shared.backend.read_past(&root, uid).await;
         let past = past.map_err(|error| away(&error.to_string()))?;
+        if past.set_aside {
+            return Err(GroupError::Quarantined);
+        }
         if let Some(position) = call.min_position {
             reached(&past, position)?;
         }

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::calls::BacklogFigures;
 use crate::coverage::Coverage;
+use crate::ends::Ends;
 use crate::error::GroupError;
 use crate::host::Labour;
 use crate::images::Images;
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub images: Images,
     /// Changed by notes of the slots, after they are durable; read by whoever writes images.
     pub tenures: Mutex<Tenures>,
+    /// Where the frames of earlier processes end.
+    pub ends: Mutex<Ends>,
     /// Written by loads and by whoever loses slots; read by the status.
     pub coverage: Mutex<Coverage>,
     /// Written by `topology` under its own lock; read by everyone.

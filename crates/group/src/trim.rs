@@ -12,6 +12,7 @@ use cachetier_journal::Sequence;
 use cachetier_write_through::BackendHealth;
 
 use crate::core::Core;
+use crate::notebook::LanesNote;
 
 const INTERVAL: Duration = Duration::from_secs(2);
 /// The longest a note of what is settled waits for the journal's sync.
@@ -94,7 +95,7 @@ impl Core {
         let keep = config.journal.keep_flushed_seconds.max(config.idempotency.window_seconds);
         let keep = Duration::from_secs(keep);
         let mut kept = Kept::default();
-        let mut noted = (Vec::new(), None);
+        let mut noted = LanesNote::default();
         let mut due = 0;
         loop {
             tokio::select! {
@@ -117,10 +118,9 @@ impl Core {
             let positions: Vec<u64> =
                 marks.lanes.iter().map(|l| l.position.min(l.confirmed)).collect();
             // noted before anything is trimmed: a start with the backend away begins there
-            let note = (positions, settled);
-            if note != noted && !note.0.is_empty() {
-                let set = self.shared.notebook.set_lanes(&note.0, note.1.as_deref());
-                if let Err(error) = set.await {
+            let note = LanesNote { positions, versions: self.lanes.versions(), settled };
+            if note != noted && !note.positions.is_empty() {
+                if let Err(error) = self.shared.notebook.set_lanes(&note).await {
                     tracing::debug!(reason = %error, "lane positions not noted");
                     continue;
                 }

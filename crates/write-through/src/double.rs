@@ -21,6 +21,7 @@ use crate::backend::ownership::Writer;
 use crate::backend::reject::RejectEntry;
 use crate::backend::{Backend, BackendFuture, BackendIdentity};
 use crate::error::{BackendError, Reason};
+use crate::queue::lane_of;
 use cachetier_model::node_config::TableConfig;
 use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Value};
 use parking_lot::Mutex;
@@ -190,13 +191,16 @@ impl Backend for DoubleBackend {
         group_uid: &'a str,
     ) -> BackendFuture<'a, BypassRead> {
         self.with(move |state| {
+            let of_lane = |w: &Writer| lane_of(key.slot(), w.lanes) == w.lane;
             let mark = |writer: Writer| WriterMark {
                 position: writer.position,
                 has_slot: writer.slots.contains(key.slot()),
                 journal: writer.journal,
             };
-            let writers = state.writers_of(group_uid).into_iter().map(mark).collect();
-            Ok(BypassRead { instance: state.instance(key), writers })
+            let writers =
+                state.writers_of(group_uid).into_iter().filter(of_lane).map(mark).collect();
+            let set_aside = state.has_rejects(group_uid, key);
+            Ok(BypassRead { instance: state.instance(key), writers, set_aside })
         })
     }
 

@@ -165,17 +165,24 @@ impl WriteThrough {
         let fences = self.shared.state.lock().fences.clone();
         let versions = fences.into_iter().map(|(version, _)| version).collect();
         let believed = || self.shared.believed.lock().clone();
-        let positions = Some(positions).filter(|p| !p.is_empty()).or_else(believed)?;
+        let ours = Some((positions, versions)).filter(|(positions, _)| !positions.is_empty());
+        let (positions, versions) = ours.or_else(believed)?;
         let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
         Some(AsOf { group_uid: group_uid.clone(), node: node.clone(), positions, versions })
     }
 
     /// Of an earlier claim, for as long as there is none of this process: how far each lane had come,
-    /// confirmed. Empty: nobody knows, and no snapshot is believed.
-    pub fn believe(&self, positions: &[u64]) {
+    /// confirmed (empty: nobody knows, and no snapshot is believed), and the versions of the rows.
+    pub fn believe(&self, positions: &[u64], versions: &[u64]) {
         let unknown = || vec![u64::MAX];
         let positions = if positions.is_empty() { unknown() } else { positions.to_vec() };
-        *self.shared.believed.lock() = Some(positions);
+        *self.shared.believed.lock() = Some((positions, versions.to_vec()));
+    }
+
+    /// The newest version that the row of each lane is known to have had; `None` while a row lacks slots.
+    pub fn versions(&self) -> Option<Vec<u64>> {
+        let state = self.shared.state.lock();
+        state.awaited.is_empty().then(|| state.fences.iter().map(|(version, _)| *version).collect())
     }
 
     /// A snapshot did not hold it: the lanes that have nothing to do look at their rows now.

@@ -49,7 +49,7 @@ pub(super) async fn build(
     let annulled = Annulled::default();
     let (lanes, events) = start_lanes(shared, &schema, &annulled, staged_after);
     if claim.is_none() {
-        lanes.believe(&positions);
+        lanes.believe(&positions, &shared.notebook.versions()?);
     }
     let answers = Answers::new(&shared.config.idempotency);
     remember(shared, &answers, positions.clone()).await?;

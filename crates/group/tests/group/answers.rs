@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use cachetier_group::{GroupError, KeySelector, NoPeers, ReadCall};
+use cachetier_group::{GroupError, KeySelector, NoPeers, Position, ReadCall};
 use cachetier_journal::file_system::{Fault, FaultyFileSystem, Operation};
 use cachetier_model::ReadPlan;
 use cachetier_model::node_config::TopologySource;
+use uuid::Uuid;
 
 use crate::basics::compare;
 use crate::scene::{Node, Scene, eventually, root};
@@ -113,6 +114,50 @@ async fn reads_past_the_store_wait_for_their_turn_only_as_long_as_is_said() {
     assert!(matches!(refused, GroupError::Busy { .. }), "{refused:?}");
     holder.batch_execute("ROLLBACK").await.unwrap();
     assert!(others.remove(0).await.unwrap().unwrap().found);
+    node.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r25_a_read_past_the_store_does_not_hide_a_change_that_is_set_aside_nor_one_flushed_elsewhere()
+ {
+    let scene = Scene::new(20).await;
+    let mut config = scene.config("n-0");
+    config.topology = TopologySource::Operator;
+    let uid = config.group.uid.clone();
+    let node = Node::start(config, "n-0", Arc::new(NoPeers)).await.unwrap();
+    node.group.started().await.unwrap();
+    let two = scene.topology(1, &["n-0", "n-1"]);
+    node.group.apply_topology(two.clone()).await.unwrap();
+    let theirs = root((1..=20).find(|id| two.slots_of("n-1").contains(root(*id).slot())).unwrap());
+    let journal = Uuid::from_u128(7);
+    let lane = theirs.slot().number() % 2;
+    for (each, position) in [(lane, 50), (1 - lane, 90)] {
+        let row = format!(
+            "INSERT INTO cachetier.writer (group_uid, node, lanes, lane, journal, attempt, token, \
+             version, epoch, slots, position) VALUES ('{uid}', 'n-1', 2, {each}, '{journal}', '', 1, \
+             1, 1, decode(repeat('00', 512), 'hex'), {position})"
+        );
+        scene.postgres.execute(&row).await;
+    }
+    let read = |sequence| {
+        let mut call = ReadCall::new(KeySelector::Root(theirs.clone()), ReadPlan::default());
+        call.min_position = Some(Position { journal, sequence });
+        let group = node.group.clone();
+        async move { group.bypass_read(&call).await }
+    };
+    assert!(read(50).await.unwrap().found);
+    let lacking = read(51).await.unwrap_err();
+    assert!(matches!(lacking, GroupError::PositionNotReached { .. }), "{lacking:?}");
+    let key: String = theirs.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+    let reject = format!(
+        "INSERT INTO cachetier.reject (group_uid, node, sequence, root_key, slot, head, sqlstate, \
+         table_name, constraint_name, message, detail, changes) VALUES ('{uid}', 'n-1', 40, \
+         '\\x{key}', {}, true, '23514', '', '', '', '', '')",
+        theirs.slot().number()
+    );
+    scene.postgres.execute(&reject).await;
+    let set_aside = read(50).await.unwrap_err();
+    assert!(matches!(set_aside, GroupError::Quarantined), "{set_aside:?}");
     node.crash().await;
 }
 

@@ -278,6 +278,10 @@ impl State {
         heads.map(|r| r.entry.key.clone()).filter(|key| slots.contains(key.slot())).collect()
     }
 
+    pub fn has_rejects(&self, group_uid: &str, key: &RootKey) -> bool {
+        self.data.rejects.iter().any(|r| r.group_uid == group_uid && r.entry.key == *key)
+    }
+
     pub fn writer_row(&self, id: &WriterId) -> Option<WriterRow> {
         let found = self.data.writers.get(&id.group_uid)?.iter().find(|w| is(w, id))?;
         Some(WriterRow {

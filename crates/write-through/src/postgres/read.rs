@@ -8,9 +8,7 @@ use super::{Compiled, PostgresOptions, connect, fault, sql};
 use crate::backend::bypass::{BypassRead, WriterMark};
 use crate::backend::flush::{AsOf, RowMark, commits_missing};
 use crate::error::{BackendError, Reason};
-use cachetier_model::{
-    GroupSchema, Instance, LookupId, RootKey, Row, SlotId, TableId, TableSchema, Value,
-};
+use cachetier_model::{GroupSchema, Instance, LookupId, RootKey, Row, TableId, TableSchema, Value};
 use futures::future::join_all;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -53,10 +51,11 @@ pub(super) async fn read_past(
     key: &RootKey,
     group_uid: &str,
 ) -> Result<BypassRead, BackendError> {
-    let writers = writer_marks(client, group_uid, key.slot());
+    let marks = writer_marks(client, group_uid, key);
     let keys = std::slice::from_ref(key);
-    let (found, writers) = in_one_snapshot(client, options, compiled, keys, writers).await?;
-    Ok(BypassRead { instance: found.into_iter().next().flatten(), writers })
+    let (found, marks) = in_one_snapshot(client, options, compiled, keys, marks).await?;
+    let (writers, set_aside) = marks;
+    Ok(BypassRead { instance: found.into_iter().next().flatten(), writers, set_aside })
 }
 
 /// Whole instances and what `beside` asks for on the same connection.
@@ -101,26 +100,35 @@ async fn in_one_snapshot<T>(
     Ok((keys.iter().map(|key| found.remove(key).filter(Instance::exists)).collect(), beside))
 }
 
-/// Every writer row of the group; which one has the slot.
+/// Of every node of the group the row of the lane that the key's slot is in, and whether something of
+/// this key is set aside.
 async fn writer_marks(
     client: &Client,
     group_uid: &str,
-    slot: SlotId,
-) -> Result<Vec<WriterMark>, BackendError> {
-    let bit = slot.index() as i64;
+    key: &RootKey,
+) -> Result<(Vec<WriterMark>, bool), BackendError> {
+    let bit = key.slot().index() as i64;
     let rows = client
         .query_typed(
-            "SELECT journal, position, get_bit(slots, $2) = 1 FROM cachetier.writer \
-             WHERE group_uid = $1",
-            &[(&group_uid, Type::TEXT), (&bit, Type::INT8)],
+            "SELECT journal, position, get_bit(slots, $2) = 1, EXISTS (SELECT FROM \
+             cachetier.reject r WHERE r.group_uid = $1 AND r.root_key = $3) \
+             FROM cachetier.writer WHERE group_uid = $1 AND lane = $2 % lanes",
+            &[
+                (&group_uid, Type::TEXT),
+                (&bit, Type::INT8),
+                (&key.as_bytes().as_ref(), Type::BYTEA),
+            ],
         )
         .await
         .map_err(|error| fault::from_driver(ACT, &error))?;
-    let mark = |row: &tokio_postgres::Row| {
+    let mut marks = Vec::with_capacity(rows.len());
+    let mut set_aside = false;
+    for row in &rows {
         let (journal, has_slot) = (get(ACT, row, 0)?, get(ACT, row, 2)?);
-        Ok(WriterMark { journal, position: unsigned(ACT, row, 1)?, has_slot })
-    };
-    rows.iter().map(mark).collect()
+        marks.push(WriterMark { journal, position: unsigned(ACT, row, 1)?, has_slot });
+        set_aside |= get::<bool>(ACT, row, 3)?;
+    }
+    Ok((marks, set_aside))
 }
 
 async fn holds_all(client: &Client, as_of: Option<&AsOf>) -> Result<bool, BackendError> {

@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// Counts the times that somebody wanted idle lanes to look at their rows.
     pub looks: watch::Sender<u64>,
     /// Before the claim: how far the lanes are known to have come.
-    pub believed: Mutex<Option<Vec<u64>>>,
+    pub believed: Mutex<Option<(Vec<u64>, Vec<u64>)>>,
     pub shutdown: CancellationToken,
     pub state: Mutex<SharedState>,
 }

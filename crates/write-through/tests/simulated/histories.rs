@@ -462,9 +462,11 @@ fn r11_before_its_claim_a_node_believes_no_backend_that_lacks_what_an_earlier_on
             let as_of = resumed.as_of();
             backend.read_instances(&[key(1)], as_of.as_ref()).await
         };
-        resumed.believe(&[]);
+        resumed.believe(&[], &[]);
         assert!(read().await.is_err(), "there was one, and nobody knows how far it came");
-        resumed.believe(&[upto]);
+        resumed.believe(&[upto], &[u64::MAX]);
+        assert!(read().await.is_err(), "slots were taken that it does not know of");
+        resumed.believe(&[upto], &[]);
         assert!(read().await.unwrap()[0].is_some());
         backend.fail_over(standby);
         assert!(read().await.is_err(), "the standby lacks it");
