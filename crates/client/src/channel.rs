@@ -24,6 +24,8 @@ use tonic::{Request, Response, Status};
 
 /// Largest message accepted, bytes: a whole instance with its rows, or a slice of a load.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Calls under way on one connection before the next one is used.
+const COMPANY: usize = 8;
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
 
@@ -59,6 +61,12 @@ struct Connection {
     pipeline: ArcSwapOption<Pipeline>,
     /// One caller opens a stream, the others wait for it.
     opening: Mutex<()>,
+}
+
+impl Connection {
+    fn under_way(&self) -> usize {
+        self.pipeline.load().as_ref().map_or(0, |pipeline| pipeline.under_way())
+    }
 }
 
 /// A stream, and room for one call on it.
@@ -139,6 +147,14 @@ impl NodeChannel {
         self.shared.connections.get(turn % self.shared.connections.len().max(1))
     }
 
+    /// The connection for one more call on a stream: the first that has few, so that calls travel
+    /// together, else the one that has the fewest.
+    fn in_company(&self) -> Option<&Connection> {
+        let connections = &self.shared.connections;
+        let few = connections.iter().find(|connection| connection.under_way() < COMPANY);
+        few.or_else(|| connections.iter().min_by_key(|connection| connection.under_way()))
+    }
+
     fn channel(&self) -> Channel {
         // there is one at least; a fresh lazy channel is harmless if there ever were none
         let unused = || Target::from_static("http://cache-node").connect_lazy();
@@ -206,7 +222,7 @@ impl NodeChannel {
         if self.shared.calls == Calls::Unary {
             return Ok(None);
         }
-        let Some(connection) = self.next() else { return Ok(None) };
+        let Some(connection) = self.in_company() else { return Ok(None) };
         let open = connection.pipeline.load_full().filter(|open| open.is_open());
         let pipeline = match open {
             Some(open) => open,

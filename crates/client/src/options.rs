@@ -74,7 +74,8 @@ pub struct Options {
     pub tls: Option<TlsIdentity>,
     pub routing: Routing,
     pub calls: Calls,
-    /// HTTP/2 connections per node; a node serves each on one of its cores. Calls go round robin.
+    /// HTTP/2 connections per node; a node serves each on one of its cores. A connection takes a few
+    /// calls before the next one is used; calls that travel together cost less at both ends.
     pub connections_per_node: usize,
     pub connect_timeout: Duration,
     /// One attempt of a read.

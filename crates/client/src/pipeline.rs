@@ -9,11 +9,13 @@ use cachetier_proto::v1::cache_client::CacheClient;
 use cachetier_proto::v1::pipeline_request::Call;
 use cachetier_proto::v1::pipeline_response::Result as Outcome;
 use dashmap::DashMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Streaming;
 use tonic::transport::Channel;
@@ -56,7 +58,7 @@ impl Pipeline {
     /// Opens the stream.
     pub async fn open(node: &str, cache: &mut CacheClient<Channel>) -> Result<Self, ClientError> {
         let (outgoing, requests) = mpsc::channel(IN_FLIGHT_MAX);
-        let answers = cache.pipeline(ReceiverStream::new(requests)).await;
+        let answers = cache.pipeline(Gathered { requests, gathering: true }).await;
         let answers = answers.map_err(|s| ClientError::from_status(node, s))?.into_inner();
         let waiting = Arc::new(Waiting::default());
         let token = CancellationToken::new();
@@ -69,6 +71,11 @@ impl Pipeline {
             waiting,
             _reader: token.drop_guard(),
         })
+    }
+
+    /// Calls that wait for their answer.
+    pub fn under_way(&self) -> usize {
+        IN_FLIGHT_MAX - self.room.available_permits()
     }
 
     /// False once it has ended.
@@ -126,6 +133,29 @@ impl Pipeline {
 
     fn interrupted(&self, message: String) -> ClientError {
         ClientError::Interrupted { node: self.node.clone(), message }
+    }
+}
+
+/// The requests of callers that run one after the other leave together: the first one waits until the
+/// tasks that are ready now had their turn.
+struct Gathered {
+    requests: mpsc::Receiver<v1::PipelineRequest>,
+    /// The next request is the first one since there was none.
+    gathering: bool,
+}
+
+impl Stream for Gathered {
+    type Item = v1::PipelineRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.gathering && !self.requests.is_empty() {
+            self.gathering = false;
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let next = self.requests.poll_recv(context);
+        self.gathering = next.is_pending();
+        next
     }
 }
 

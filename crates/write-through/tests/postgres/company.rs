@@ -107,8 +107,9 @@ async fn r25_a_read_past_the_store_tells_whose_slot_it_is_and_how_far_its_owner_
     let key = hlr::key(ids()[2]);
     let past = backend.read_past(&key, "company-past").await.unwrap();
     assert!(past.instance.is_some());
-    assert_eq!(past.writers.len(), usize::from(LANES));
-    let owner = past.owner().unwrap();
+    assert_eq!(past.writers.len(), 1, "of each node the row of the slot's lane");
+    assert!(!past.set_aside);
+    let owner = past.owner().unwrap().clone();
     let lane = usize::from(lane_of(key.slot(), LANES));
     assert_eq!(owner.position, w.through.marks().lanes[lane].position);
     assert_eq!(past.holds(&owner.journal, owner.position), Some(true));
@@ -116,6 +117,8 @@ async fn r25_a_read_past_the_store_tells_whose_slot_it_is_and_how_far_its_owner_
     db.run("UPDATE cachetier.writer SET slots = decode(repeat('00', 512), 'hex')").await;
     let past = backend.read_past(&key, "company-past").await.unwrap();
     assert!(past.owner().is_none());
+    assert_eq!(past.holds(&owner.journal, owner.position), Some(true), "flushed before it let go");
+    assert_eq!(past.holds(&owner.journal, owner.position + 1), Some(false), "and lost since");
     let nobody = backend.read_past(&hlr::key(-1), "another group").await.unwrap();
     assert!(nobody.instance.is_none() && nobody.writers.is_empty());
 }
