@@ -109,8 +109,8 @@ async fn d23_a_load_larger_than_memory_stops_and_the_node_goes_on() -> Result<()
     ensure!(status.memory_bytes <= status.memory_capacity_bytes, "{status:?}");
     let full = status.instances < SUBSCRIBERS as u64;
     ensure!(full, "the store was meant to be too small: {status:?}");
-    ensure!(status.problems.iter().any(|p| p.reason == "MemoryFull"), "{:?}", status.problems);
     let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+    ensure!(status.problems.iter().any(|p| p.reason == "MemoryFull"), "{status:?} {said}");
     ensure!(said.contains("memory"), "{said}");
     let client = group.client().await?;
     for id in [1, SUBSCRIBERS] {
