@@ -2,7 +2,7 @@
 //! warm again.
 //!
 //! A PostgreSQL with the population, a node that loaded all of it. The node is told to end right
-//! after the load, when hardly any image is written yet. Then it is started and ended in turns, with
+//! after the load and a change in each file. Then it is started and ended in turns, with
 //! the images in the page cache and without. Times are those of the whole process: from its start
 //! until every slot is served. What the next process has must be every subscriber, else there is no
 //! figure.
@@ -14,6 +14,9 @@ use crate::population::numbering::Numbering;
 use crate::population::{DEFAULT_SEED, Population};
 use crate::stage::node::{Node, NodeSettings};
 use crate::stage::{Postgres, ServerSettings};
+use crate::target::Outcome;
+use crate::target::cache::CacheTarget;
+use crate::traffic::Input;
 use anyhow::{Result, ensure};
 use rustix::fs::{Advice, fadvise};
 use serde::Serialize;
@@ -24,6 +27,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Starts of each kind; the median counts.
 const STARTS: usize = 3;
+/// Subscribers that are changed before the stop, so many that each of the 64 files has some.
+const TOUCHED: u64 = 2_048;
 const READ_BYTES: usize = 1 << 20;
 
 #[derive(Clone, Debug, Serialize)]
@@ -75,6 +80,19 @@ impl ImagesReport {
     }
 }
 
+/// Changes subscribers of every image file: what the node wrote in the background meanwhile is out of
+/// date again, and the stop has all of them to write.
+async fn touch(node: &Node, population: Population) -> Result<()> {
+    let target = CacheTarget::new(node.client().await?);
+    for id in 1..=population.subscribers.min(TOUCHED) {
+        let sub_nbr = population.subscriber(id).sub_nbr;
+        let input = Input::UpdateLocation { sub_nbr, vlr_location: id as i64 };
+        let outcome = target.execute(&input).await.outcome;
+        ensure!(outcome == Outcome::Hit, "a subscriber could not be changed: {outcome:?}");
+    }
+    Ok(())
+}
+
 pub(super) async fn run(options: &JournalBenchOptions) -> Result<ImagesReport> {
     let subscribers = options.subscribers;
     let numbering = Numbering::Derived;
@@ -96,6 +114,7 @@ pub(super) async fn run(options: &JournalBenchOptions) -> Result<ImagesReport> {
         Ok(())
     };
     all(node.status().await?)?;
+    touch(&node, population).await?;
     let told = SystemTime::now();
     let stopping = node.end()?;
     let images = node.images();
