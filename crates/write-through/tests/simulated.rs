@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 #[path = "simulated/company.rs"]
 mod company;
+#[path = "simulated/failovers.rs"]
+mod failovers;
 #[path = "simulated/histories.rs"]
 mod histories;
 

@@ -19,3 +19,4 @@ mod rate;
 mod reading;
 mod support;
 mod tls;
+mod triggers;

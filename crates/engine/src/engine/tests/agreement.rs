@@ -2,6 +2,9 @@
 //! refusals, loads from old snapshots, forgetting, eviction, clearing, restarts; with a reader beside it
 //! that must never see a row of another instance.
 
+mod beside;
+mod requests;
+
 use super::naive;
 use super::*;
 use crate::{Installed, ReadAnswer, Ticket, TransactError};
@@ -35,30 +38,6 @@ use cachetier_model::Row;
 
 fn new_engine(schema: &Arc<GroupSchema>) -> Arc<Engine> {
     Arc::new(Engine::new(schema.clone(), EngineOptions { capacity_bytes: 256 << 20 }).unwrap())
-}
-
-/// Reads until told to stop; returns how many instances were there.
-fn read_beside(
-    schema: &GroupSchema,
-    keys: &[(RootKey, Row)],
-    shown: &Mutex<Arc<Engine>>,
-    stop: &std::sync::atomic::AtomicBool,
-) -> u32 {
-    let mut found = 0;
-    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-        let engine = shown.lock().clone();
-        for (key, _) in keys {
-            let ReadAnswer::Found { tables, .. } = whole(&engine, key) else { continue };
-            found += 1;
-            assert_eq!(tables[0].len(), 1, "an instance has one root row");
-            for (table, rows) in tables.iter().enumerate() {
-                let own = |row: &Row| schema.root_key_of_row(table, row).unwrap() == *key;
-                assert!(rows.iter().all(own), "a row of another instance");
-            }
-        }
-        std::thread::yield_now();
-    }
-    found
 }
 
 impl World {
@@ -107,70 +86,6 @@ impl World {
         self.unflushed.iter().any(|s| s.key == *key && !s.awaits_backend)
     }
 
-    fn row(&self, table: usize, key: &Row, random: &mut ChaCha8Rng) -> Row {
-        let shape = &self.schema.tables[table];
-        let mut row = samples::random_row(shape, random);
-        if random.random_bool(0.97) {
-            row[..shape.root_key.len()].clone_from_slice(&key[..shape.root_key.len()]);
-        }
-        row
-    }
-
-    fn conditions(&self, table: usize, random: &mut ChaCha8Rng) -> Vec<Condition> {
-        use Comparison::*;
-        let shape = &self.schema.tables[table];
-        (0..random.random_range(0..2))
-            .map(|_| {
-                let column = random.random_range(0..shape.columns.len());
-                let comparison = match random.random_range(0..12) {
-                    0..4 => Equal,
-                    4 => NotEqual,
-                    5 => Less,
-                    6 => LessOrEqual,
-                    7 => Greater,
-                    8 => GreaterOrEqual,
-                    9 => In,
-                    10 => IsNull,
-                    _ => IsNotNull,
-                };
-                let count = match comparison {
-                    IsNull | IsNotNull => 0,
-                    In => 2,
-                    _ => 1,
-                };
-                let value = |_| samples::random_value(&shape.columns[column], random);
-                Condition { column, comparison, values: (0..count).map(value).collect() }
-            })
-            .collect()
-    }
-
-    fn transaction(&self, key: &Row, random: &mut ChaCha8Rng) -> Transaction {
-        let table = |random: &mut ChaCha8Rng| random.random_range(0..self.schema.tables.len());
-        let mut transaction = Transaction::default();
-        if random.random_bool(0.1) {
-            let table = table(random);
-            let conditions = self.conditions(table, random);
-            transaction.guards.push(Guard::Exists { table, conditions });
-        }
-        for _ in 0..random.random_range(1..4) {
-            let table = table(random);
-            let conditions = self.conditions(table, random);
-            let expect = random.random_bool(0.1).then_some(1);
-            transaction.operations.push(match random.random_range(0..10) {
-                0..4 => Operation::Insert { table, row: self.row(table, key, random) },
-                4 => Operation::Upsert { table, row: self.row(table, key, random) },
-                5..8 => {
-                    let shape = &self.schema.tables[table];
-                    let column = random.random_range(0..shape.columns.len());
-                    let value = samples::random_value(&shape.columns[column], random);
-                    Operation::Update { table, conditions, set: vec![(column, value)], expect }
-                }
-                _ => Operation::Delete { table, conditions, expect },
-            });
-        }
-        transaction
-    }
-
     fn step(&mut self, random: &mut ChaCha8Rng) {
         let (key, row) = self.keys[random.random_range(0..self.keys.len())].clone();
         match random.random_range(0..100) {
@@ -188,30 +103,6 @@ impl World {
         }
         self.check(&key);
         self.check_plan(&key, random);
-    }
-
-    /// Rows and columns chosen from the packed form are those chosen from the whole rows.
-    fn check_plan(&mut self, key: &RootKey, random: &mut ChaCha8Rng) {
-        let mut plan = cachetier_model::ReadPlan::default();
-        for _ in 0..random.random_range(1..3) {
-            let table = random.random_range(0..self.schema.tables.len());
-            let all = 0..self.schema.tables[table].columns.len();
-            let columns = all.clone().filter(|_| random.random_bool(0.3));
-            let columns = columns.chain(all.clone().take(1)).collect();
-            let conditions = self.conditions(table, random);
-            plan.tables.push(cachetier_model::TableRead { table, columns, conditions });
-        }
-        let Ok(ReadAnswer::Found { tables, .. }) = self.engine.read(key, &plan) else { return };
-        let seen = self.seen_at(key);
-        let wanted = plan.tables.iter().map(|read| {
-            let schema = &self.schema.tables[read.table];
-            let rows = seen.tables[read.table].iter();
-            let rows = rows.filter(|row| naive::holds(schema, row, &read.conditions));
-            rows.map(|row| read.columns.iter().map(|c| row[*c].clone()).collect()).collect()
-        });
-        let wanted = Instance { tables: wanted.collect() };
-        assert!(samples::same(&Instance { tables }, &wanted), "{plan:?} {wanted:?}");
-        self.meet("plan");
     }
 
     fn transact(&mut self, key: &RootKey, row: &Row, random: &mut ChaCha8Rng) {
@@ -493,15 +384,6 @@ impl World {
     }
 }
 
-/// Also when the work panics: the scope waits for the reader.
-struct StopAtEnd<'a>(&'a std::sync::atomic::AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
     let mut met: BTreeMap<&'static str, u32> = BTreeMap::new();
@@ -510,17 +392,13 @@ fn the_engine_agrees_with_a_naive_model_over_random_schemas() {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut world = World::new(&mut random);
         let (schema, keys, shown) = (world.schema.clone(), world.keys.clone(), world.shown.clone());
-        let stop = std::sync::atomic::AtomicBool::new(false);
-        std::thread::scope(|threads| {
-            let reader = threads.spawn(|| read_beside(&schema, &keys, &shown, &stop));
-            let stopped = StopAtEnd(&stop);
+        let found = beside::read_while(&schema, &keys, &shown, || {
             for _ in 0..1_500 {
                 world.step(&mut random);
             }
             world.finish(&mut random);
-            drop(stopped);
-            world.met.insert("read beside", reader.join().unwrap());
         });
+        world.met.insert("read beside", found);
         for (what, count) in world.met {
             *met.entry(what).or_default() += count;
         }
