@@ -120,7 +120,6 @@ impl Notebook {
     }
 
     pub(crate) async fn set_lanes(&self, note: &LanesNote) -> Result<(), GroupError> {
-        let json = |lanes: &[u64]| serde_json::to_vec(lanes).map_err(GroupError::internal);
         let mut values = vec![(LANES, json(&note.positions)?)];
         if let Some(versions) = &note.versions {
             values.push((VERSIONS, json(versions)?));
@@ -166,8 +165,7 @@ impl Notebook {
         slots: &SlotSet,
         stays: &TenureNote,
     ) -> Result<(), GroupError> {
-        let stays = serde_json::to_vec(stays).map_err(GroupError::internal)?;
-        self.write_all(vec![(SLOTS, slots.to_bytes()), (TENURES, stays)]).await
+        self.write_all(vec![(SLOTS, slots.to_bytes()), (TENURES, json(stays)?)]).await
     }
 
     /// See `tenure`.
@@ -181,9 +179,7 @@ impl Notebook {
         stays: &TenureNote,
         ends: &Ends,
     ) -> Result<(), GroupError> {
-        let stays = serde_json::to_vec(stays).map_err(GroupError::internal)?;
-        let ends = serde_json::to_vec(ends).map_err(GroupError::internal)?;
-        self.write_all(vec![(TENURES, stays), (ENDS, ends)]).await
+        self.write_all(vec![(TENURES, json(stays)?), (ENDS, json(ends)?)]).await
     }
 
     /// The schema the frames were written under.
@@ -221,12 +217,7 @@ impl Notebook {
     }
 
     async fn write<T: Serialize>(&self, key: &'static str, value: &T) -> Result<(), GroupError> {
-        let bytes = serde_json::to_vec(value).map_err(GroupError::internal)?;
-        self.write_bytes(key, bytes).await
-    }
-
-    async fn write_bytes(&self, key: &'static str, bytes: Vec<u8>) -> Result<(), GroupError> {
-        self.write_all(vec![(key, bytes)]).await
+        self.write_all(vec![(key, json(value)?)]).await
     }
 
     /// All of them or none.
@@ -242,4 +233,8 @@ impl Notebook {
             reason: format!("cannot note {keys} in the journal: {}", in_full(&error)).into(),
         })
     }
+}
+
+fn json<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, GroupError> {
+    serde_json::to_vec(value).map_err(GroupError::internal)
 }

@@ -31,6 +31,23 @@ impl WireLane {
         answer
     }
 
+    /// There, the act, and back.
+    async fn cross<T: Send>(
+        &mut self,
+        act: impl for<'s> FnOnce(&'s mut dyn LaneSession) -> BackendFuture<'s, T> + Send,
+    ) -> Result<T, BackendError> {
+        if self.broken {
+            return Err(broken());
+        }
+        let answer = async {
+            let world = self.wire.go().await?;
+            let answer = act(self.inner.as_mut()).await?;
+            self.wire.back(&world, answer).await
+        };
+        let answer = answer.await;
+        self.note(answer)
+    }
+
     async fn send(&mut self, request: &FlushRequest<'_>) -> Result<FlushOutcome, BackendError> {
         let world = self.wire.go().await?;
         let outcome = self.inner.flush(request).await;
@@ -64,33 +81,11 @@ impl LaneSession for WireLane {
     }
 
     fn writer(&mut self) -> BackendFuture<'_, Option<WriterRow>> {
-        Box::pin(async move {
-            if self.broken {
-                return Err(broken());
-            }
-            let answer = async {
-                let world = self.wire.go().await?;
-                let row = self.inner.writer().await?;
-                self.wire.back(&world, row).await
-            };
-            let answer = answer.await;
-            self.note(answer)
-        })
+        Box::pin(self.cross(|inner| inner.writer()))
     }
 
     fn wal(&mut self) -> BackendFuture<'_, WalState> {
-        Box::pin(async move {
-            if self.broken {
-                return Err(broken());
-            }
-            let answer = async {
-                let world = self.wire.go().await?;
-                let state = self.inner.wal().await?;
-                self.wire.back(&world, state).await
-            };
-            let answer = answer.await;
-            self.note(answer)
-        })
+        Box::pin(self.cross(|inner| inner.wal()))
     }
 }
 
