@@ -64,8 +64,10 @@ struct Connection {
 }
 
 impl Connection {
-    fn under_way(&self) -> usize {
-        self.pipeline.load().as_ref().map_or(0, |pipeline| pipeline.under_way())
+    /// Calls under way on its stream; `None`: it has none that is open.
+    fn under_way(&self) -> Option<usize> {
+        let pipeline = self.pipeline.load();
+        pipeline.as_ref().filter(|open| open.is_open()).map(|open| open.under_way())
     }
 }
 
@@ -147,12 +149,19 @@ impl NodeChannel {
         self.shared.connections.get(turn % self.shared.connections.len().max(1))
     }
 
-    /// The connection for one more call on a stream: the first that has few, so that calls travel
-    /// together, else the one that has the fewest.
+    /// The connection for one more call on a stream: the first open one that has few, so that calls
+    /// travel together; else one to open, in turns, since those that wait for one to open must not
+    /// wait for each other; else the one that has the fewest.
     fn in_company(&self) -> Option<&Connection> {
-        let connections = &self.shared.connections;
-        let few = connections.iter().find(|connection| connection.under_way() < COMPANY);
-        few.or_else(|| connections.iter().min_by_key(|connection| connection.under_way()))
+        let connections = || self.shared.connections.iter();
+        let few = |connection: &&Connection| connection.under_way().is_some_and(|n| n < COMPANY);
+        if let Some(few) = connections().find(few) {
+            return Some(few);
+        }
+        let closed = || connections().filter(|connection| connection.under_way().is_none());
+        let turn = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let to_open = closed().nth(turn % closed().count().max(1));
+        to_open.or_else(|| connections().min_by_key(|connection| connection.under_way()))
     }
 
     fn channel(&self) -> Channel {
