@@ -3,8 +3,9 @@
 //! Owns the account of what the image files hold, and the ways around it: `format` and `files` are
 //! bytes and disk, `judge` says at a start which images may be used, `replay` brings what came
 //! after them from the journal, `warm` puts them back while slots are served one after the other,
-//! `verify` compares samples with the backend where that is asked for, `write` keeps them new. An image holds only what the backend has; everything else comes from the
-//! journal. Must never decide what the truth is: an image that is in doubt is dropped.
+//! `verify` compares samples with the backend where that is asked for, `write` keeps them new. An
+//! image holds only what the backend has; everything else comes from the journal. Must never decide
+//! what the truth is: an image that is in doubt is dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;

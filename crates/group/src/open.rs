@@ -139,7 +139,8 @@ pub(crate) async fn open(
     Ok(shared)
 }
 
-/// Which stay of each slot goes on, and where the frames of earlier processes end; noted at once: a process that knows nothing of it leaves a gap.
+/// Which stay of each slot goes on, and where the frames of earlier processes end; noted at once: a
+/// process that knows nothing of it leaves a gap.
 async fn recall_tenures(shared: &Shared) -> Result<(), GroupError> {
     let tenures = Tenures::recall(shared.notebook.tenures()?, shared.generation);
     let mut ends = shared.notebook.ends()?.unwrap_or_default();

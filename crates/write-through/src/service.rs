@@ -162,13 +162,11 @@ impl WriteThrough {
     /// something is known of an earlier one.
     pub fn as_of(&self) -> Option<AsOf> {
         let positions: Vec<u64> = self.marks().lanes.iter().map(|lane| lane.held).collect();
+        if positions.is_empty() {
+            return self.shared.believed.lock().clone();
+        }
         let fences = self.shared.state.lock().fences.clone();
-        let versions = fences.into_iter().map(|(version, _)| version).collect();
-        let believed = || self.shared.believed.lock().clone();
-        let ours = Some((positions, versions)).filter(|(positions, _)| !positions.is_empty());
-        let (positions, versions) = ours.or_else(believed)?;
-        let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
-        Some(AsOf { group_uid: group_uid.clone(), node: node.clone(), positions, versions })
+        Some(self.of_this_node(positions, fences.into_iter().map(|(version, _)| version).collect()))
     }
 
     /// Of an earlier claim, for as long as there is none of this process: how far each lane had come,
@@ -176,13 +174,20 @@ impl WriteThrough {
     pub fn believe(&self, positions: &[u64], versions: &[u64]) {
         let unknown = || vec![u64::MAX];
         let positions = if positions.is_empty() { unknown() } else { positions.to_vec() };
-        *self.shared.believed.lock() = Some((positions, versions.to_vec()));
+        *self.shared.believed.lock() = Some(self.of_this_node(positions, versions.to_vec()));
     }
 
-    /// The newest version that the row of each lane is known to have had; `None` while a row lacks slots.
+    fn of_this_node(&self, positions: Vec<u64>, versions: Vec<u64>) -> AsOf {
+        let (group_uid, node) = (&self.shared.options.group_uid, &self.shared.options.node);
+        AsOf { group_uid: group_uid.clone(), node: node.clone(), positions, versions }
+    }
+
+    /// The newest version that the row of each lane is known to have had; `None` before the claim, and
+    /// while a row lacks slots.
     pub fn versions(&self) -> Option<Vec<u64>> {
         let state = self.shared.state.lock();
-        state.awaited.is_empty().then(|| state.fences.iter().map(|(version, _)| *version).collect())
+        let known = !state.fences.is_empty() && state.awaited.is_empty();
+        known.then(|| state.fences.iter().map(|(version, _)| *version).collect())
     }
 
     /// A snapshot did not hold it: the lanes that have nothing to do look at their rows now.

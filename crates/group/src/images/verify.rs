@@ -7,11 +7,12 @@
 use std::time::Duration;
 
 use cachetier_engine::ReadAnswer;
-use cachetier_model::{Instance, ReadPlan, RootKey, SlotId, SlotSet};
-use cachetier_write_through::{AsOf, BackendError, KeyRange, ScanRequest};
+use cachetier_model::{Instance, ReadPlan, RootKey, SlotSet};
+use cachetier_write_through::{AsOf, BackendError, KeyRange, Reason, ScanRequest};
 
 use crate::core::Core;
 use crate::difference;
+use crate::read_through::lacks_takeovers;
 use crate::status::Problem;
 
 /// Instances of each slot.
@@ -32,85 +33,86 @@ pub(super) struct PutBackSlots {
     pub covered: SlotSet,
 }
 
-enum Verdict {
-    Same { compared: u64 },
+/// Whether somebody changed the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Same,
     Differs,
 }
 
 impl Core {
-    /// Whether the samples are what the backend has; false, too, when the node ends before.
-    pub(super) async fn images_hold(&self, put: &PutBackSlots) -> bool {
+    /// Compares, as often as it takes to be believed; `None` when the node ends before.
+    pub(super) async fn judge_images(&self, put: &PutBackSlots) -> Option<Verdict> {
+        const TOPIC: &str = "images-unverified";
         loop {
             match self.compare_samples(put).await {
-                Ok(Some(Verdict::Same { compared })) => {
-                    self.shared.problems.heal("images-unverified");
-                    tracing::info!(node = %self.shared.node.name, compared, "images are verified");
-                    return true;
+                Ok(verdict) => {
+                    self.shared.problems.heal(TOPIC);
+                    return Some(verdict);
                 }
-                Ok(Some(Verdict::Differs)) => {
-                    self.shared.problems.heal("images-unverified");
-                    return false;
-                }
-                Ok(None) => self.lanes.look(),
                 Err(error) => {
                     let message = format!(
                         "images of slots are not served before samples of them were compared with \
                          the backend (memory.images: Verify): {error}"
                     );
                     let problem = Problem::new("ImagesUnverified", message, false);
-                    if self.shared.problems.raise("images-unverified", problem) {
+                    if self.shared.problems.raise(TOPIC, problem) {
                         tracing::warn!(node = %self.shared.node.name, reason = "ImagesUnverified",
-                            "images wait for the backend");
+                            error = %error, "images wait for the backend");
                     }
                     self.lanes.look();
                 }
             }
             tokio::select! {
-                () = self.shared.shutdown.cancelled() => return false,
+                () = self.shared.shutdown.cancelled() => return None,
                 () = tokio::time::sleep(PAUSE) => {}
             }
         }
     }
 
-    /// `None`: what was read cannot be believed.
-    async fn compare_samples(&self, put: &PutBackSlots) -> Result<Option<Verdict>, BackendError> {
-        let trusted = self.lanes.trust(&put.slots);
+    async fn compare_samples(&self, put: &PutBackSlots) -> Result<Verdict, BackendError> {
+        let trusted = self.lanes.trust(&put.slots).ok_or_else(lacks_takeovers)?;
         let as_of = self.lanes.as_of();
-        let keys = self.sample(&put.slots).await;
-        let mut compared = 0;
-        let mut same = true;
+        let keys = self.sample(&put.slots).await?;
+        let mut differing = 0_u64;
         for batch in keys.chunks(BATCH) {
             let found = self.shared.backend.read_instances(batch, as_of.as_ref()).await?;
-            for (key, there) in batch.iter().zip(found) {
-                compared += 1;
-                same &= self.agrees_here(key, there.as_ref());
+            let pairs = batch.iter().zip(&found);
+            differing +=
+                pairs.filter(|(key, there)| !self.agrees(key, there.as_ref())).count() as u64;
+        }
+        let (mut counted, mut missing) = (0_u64, 0_u64);
+        for key in keys.iter().step_by(keys.len().div_ceil(STRETCHES).max(1)) {
+            for (key, there) in self.stretch(key, as_of.as_ref()).await? {
+                if put.covered.contains(key.slot()) {
+                    counted += 1;
+                    missing += u64::from(!self.agrees(&key, Some(&there)));
+                }
             }
         }
-        let step = keys.len().div_ceil(STRETCHES).max(1);
-        for key in keys.iter().step_by(step) {
-            same &= self.compare_stretch(key, &put.covered, as_of.as_ref()).await?;
+        if self.lanes.trust(&put.slots) != Some(trusted) {
+            return Err(lacks_takeovers());
         }
-        let believed = trusted.is_some() && trusted == self.lanes.trust(&put.slots);
-        let verdict = if same { Verdict::Same { compared } } else { Verdict::Differs };
-        Ok(believed.then_some(verdict))
+        tracing::info!(node = %self.shared.node.name, compared = keys.len(), differing, counted, missing,
+            "images were compared with the backend");
+        Ok(if differing + missing == 0 { Verdict::Same } else { Verdict::Differs })
     }
 
-    async fn sample(&self, slots: &SlotSet) -> Vec<RootKey> {
+    async fn sample(&self, slots: &SlotSet) -> Result<Vec<RootKey>, BackendError> {
         let engine = self.engine.clone();
         let (slots, phase) = (slots.clone(), self.shared.generation as usize);
         let sample =
             move || slots.iter().flat_map(|s| engine.sample_slot(s, PER_SLOT, phase)).collect();
-        // a thread that panicked leaves nothing to compare, which is told as a difference
-        self.shared.labour.run(sample).await.unwrap_or_default()
+        let taken = self.shared.labour.run(sample).await;
+        taken.map_err(|e| BackendError::new("sample the images", Reason::Internal, e.to_string()))
     }
 
-    /// Counts what the backend has from this key on: of the slots that are covered, all is here.
-    async fn compare_stretch(
+    /// What the backend has from this key on.
+    async fn stretch(
         &self,
         from: &RootKey,
-        covered: &SlotSet,
         as_of: Option<&AsOf>,
-    ) -> Result<bool, BackendError> {
+    ) -> Result<Vec<(RootKey, Instance)>, BackendError> {
         let request = ScanRequest {
             range: KeyRange { from: Some(from.clone()), to: None },
             filter: self.shared.config.preload.r#where.clone(),
@@ -118,14 +120,12 @@ impl Core {
             as_of: as_of.cloned().into_iter().collect(),
         };
         let mut scan = self.shared.backend.open_scan(request).await?;
-        let page = scan.next().await?.unwrap_or_default();
-        let of_ours = page.iter().filter(|(key, _)| covered.contains(key.slot()));
-        Ok(of_ours.into_iter().all(|(key, there)| self.agrees_here(key, Some(there))))
+        Ok(scan.next().await?.unwrap_or_default())
     }
 
     /// Whether the store has the same of this key; true for what is not flushed, or left its place
     /// meanwhile.
-    fn agrees_here(&self, key: &RootKey, there: Option<&Instance>) -> bool {
+    fn agrees(&self, key: &RootKey, there: Option<&Instance>) -> bool {
         let none = Instance::absent(self.schema.tables.len());
         let there = there.unwrap_or(&none);
         match self.engine.read(key, &ReadPlan::default()) {
@@ -134,16 +134,13 @@ impl Core {
             }
             Ok(ReadAnswer::Absent { as_of: 0 }) => !there.exists(),
             Ok(ReadAnswer::NotLoaded) => {
-                !there.exists() || self.engine.evicts() || !self.is_warming(key.slot())
+                let warming = self.shared.slots.look(|m| m.is_warming(key.slot()));
+                !there.exists() || self.engine.evicts() || !warming
             }
             Ok(ReadAnswer::Found { .. } | ReadAnswer::Absent { .. } | ReadAnswer::Quarantined) => {
                 true
             }
             Err(_) => false,
         }
-    }
-
-    fn is_warming(&self, slot: SlotId) -> bool {
-        self.shared.slots.look(|machine| machine.is_warming(slot))
     }
 }

@@ -1,8 +1,8 @@
 //! Images back into the store, after the journal: each file's slots are served as soon as they are
 //! here.
 //!
-//! Owns the order "into memory, (verified,) covered, served". What the journal brought is newer and stays. Must
-//! never put anything into a slot that was given away or emptied meanwhile.
+//! Owns the order "into memory, (verified,) covered, served". What the journal brought is newer and
+//! stays. Must never put anything into a slot that was given away or emptied meanwhile.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,11 +16,14 @@ use futures::StreamExt;
 
 use super::format::Unfit;
 use super::judge::{Found, FoundFile};
-use super::verify::PutBackSlots;
+use super::verify::{PutBackSlots, Verdict};
 use crate::core::Core;
 use crate::host::Labour;
 use crate::read_through::OpenTicket;
 use crate::status::Problem;
+
+/// Before a note that failed is tried again.
+const FORGET_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is to be put back.
 pub(crate) struct Warm {
@@ -107,27 +110,34 @@ impl Core {
 
     /// All of it, or, where a sample is not what the backend has, nothing.
     async fn serve_verified(self: &Arc<Self>, warm: &Warm, put: PutBackSlots) {
-        if self.images_hold(&put).await {
-            return self.serve_warm(&put.slots, put.covered);
+        match self.judge_images(&put).await {
+            Some(Verdict::Same) => self.serve_warm(&put.slots, put.covered),
+            Some(Verdict::Differs) if self.forget_warm(&put.slots).await => {
+                // written anew
+                warm.found.files.iter().for_each(|f| self.shared.images.keep(f.bundle, None));
+                self.shared.images.tally.drop_slots(Unfit::Differs, put.slots.len() as u64);
+                self.serve_warm(&put.slots, SlotSet::empty());
+            }
+            // the node ends
+            _ => {}
         }
-        if self.shared.shutdown.is_cancelled() {
-            return;
+    }
+
+    /// Nothing of these images is used, by no later start either. False when the node ends before.
+    async fn forget_warm(self: &Arc<Self>, slots: &SlotSet) -> bool {
+        // another sample of them might not differ
+        while let Err(error) = self.shared.renew_tenures(slots).await {
+            tracing::warn!(node = %self.shared.node.name, reason = %error,
+                "images that differ are still to be forgotten");
+            tokio::select! {
+                () = self.shared.shutdown.cancelled() => return false,
+                () = tokio::time::sleep(FORGET_PAUSE) => {}
+            }
         }
-        let (core, slots) = (Arc::clone(self), put.slots.clone());
-        let forgotten = self
-            .shared
-            .labour
-            .run(move || slots.iter().for_each(|s| core.engine.forget_clean_of(s)));
-        if let Err(error) = forgotten.await {
-            // not served: what the images said would be
-            tracing::error!(node = %self.shared.node.name, reason = %error, "images not forgotten");
-            return self.shared.shutdown.cancelled().await;
-        }
-        for file in &warm.found.files {
-            self.shared.images.keep(file.bundle, None);
-        }
-        self.shared.images.tally.drop_slots(Unfit::Differs, put.slots.len() as u64);
-        self.serve_warm(&put.slots, SlotSet::empty());
+        let (core, slots) = (Arc::clone(self), slots.clone());
+        let forget = move || slots.iter().for_each(|slot| core.engine.forget_clean_of(slot));
+        let forgotten = self.shared.labour.run(forget).await;
+        forgotten.inspect_err(|error| tracing::error!(%error, "images not forgotten")).is_ok()
     }
 
     /// Blocks. Answers the slots that are whole, and were when their images were written.

@@ -140,6 +140,10 @@ impl Core {
     /// Writes a file unless nothing in it changed; answers how many bytes were written.
     async fn write_image(self: &Arc<Self>, bundle: usize) -> Result<u64, NotWritten> {
         let images = &self.shared.images;
+        if self.shared.slots.look(|m| slots_of(bundle).any(|slot| m.is_warming(slot))) {
+            // what is in the file is not in use yet: written now, it would be lost
+            return Ok(0);
+        }
         let core = Arc::clone(self);
         let copied = self.run(move || core.copy_slots(bundle, None)).await?;
         let before = images.kept(bundle);

@@ -6,6 +6,7 @@ use super::meter::Meter;
 use super::turns::Turns;
 use crate::backend::Backend;
 use crate::backend::claim::LaneClaim;
+use crate::backend::flush::AsOf;
 use crate::error::BackendError;
 use crate::events::{BackendHealth, FlushEvent};
 use crate::options::WriteThroughOptions;
@@ -33,7 +34,7 @@ pub(crate) struct Shared {
     /// Counts the times that somebody wanted idle lanes to look at their rows.
     pub looks: watch::Sender<u64>,
     /// Before the claim: how far the lanes are known to have come.
-    pub believed: Mutex<Option<(Vec<u64>, Vec<u64>)>>,
+    pub believed: Mutex<Option<AsOf>>,
     pub shutdown: CancellationToken,
     pub state: Mutex<SharedState>,
 }
